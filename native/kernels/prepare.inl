@@ -1,0 +1,51 @@
+// Activations into the form that a product takes.
+
+// A group whose largest magnitude is below this counts as zeros: 127 / magnitude would overflow.
+constexpr float kSmallestMagnitude = 0x1p-120f;
+
+// One group: scale = max|x| / 127, code = round(x * (127 / max|x|)), halves to even. A group that
+// holds an infinity or a NaN has a scale like it, which every product with the group shows.
+FARTHING_INLINE void quantise_group(Float low, Float high, int8_t* codes, float* scale,
+                                    float* scaled_sum, int32_t* sum) {
+  // As integers, magnitudes order as they do as floats, and a NaN comes above all.
+  int32_t bits = reduce_max_int(max_int(as_int(abs(low)), as_int(abs(high))));
+  float largest;
+  memcpy(&largest, &bits, 4);
+  bool zeros = largest < kSmallestMagnitude;
+  bool finite = largest < __builtin_inff();
+  *scale = zeros ? 0.0f : largest / 127.0f;
+  Float inverse = set1(zeros || !finite ? 0.0f : 127.0f / largest);
+  // An infinity times 0 is a NaN, for which the comparison is false.
+  Float first = mul(low, inverse), second = mul(high, inverse);
+  first = where_less(abs(first), set1(128.0f), first, zero());
+  second = where_less(abs(second), set1(128.0f), second, zero());
+  store_s8(codes, first);
+  store_s8(codes + kLanes, second);
+  *sum = reduce_add_int(add_int(to_int(first), to_int(second)));
+  *scaled_sum = *scale * static_cast<float>(*sum);
+}
+
+// `x` holds the columns [column, column + count).
+void prepare(const Prepared& prepared, int row, int column, const float* x, int count) {
+  int64_t start = static_cast<int64_t>(row) * prepared.inputs + column;
+  for (int i = 0; i < count; i += kGroup, start += kGroup) {
+    int rest = count - i, second = rest - kLanes;
+    Float low = rest < kLanes ? load_first(x + i, rest) : load(x + i);
+    Float high = rest >= kGroup ? load(x + i + kLanes)
+                 : second > 0   ? load_first(x + i + kLanes, second)
+                                : zero();
+    if (prepared.mode == Mode::INT8) {
+      int64_t group = start / kGroup;
+      quantise_group(low, high, reinterpret_cast<int8_t*>(prepared.data) + start,
+                     prepared.scale + group, prepared.scaled_sum + group, prepared.sum + group);
+    } else if (prepared.mode == Mode::BF16) {
+      uint16_t* to = reinterpret_cast<uint16_t*>(prepared.data) + start;
+      store_bf16(to, low);
+      store_bf16(to + kLanes, high);
+    } else {
+      float* to = reinterpret_cast<float*>(prepared.data) + start;
+      store(to, low);
+      store(to + kLanes, high);
+    }
+  }
+}

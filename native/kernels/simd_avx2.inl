@@ -1,0 +1,256 @@
+// Sixteen-lane vectors on AVX2, FMA and F16C: two halves of eight lanes. Names and meanings are
+// those of simd_avx512.inl, and so is the order of every reduction.
+#define FARTHING_INLINE static inline __attribute__((always_inline))
+
+constexpr int kLanes = 16;
+constexpr int kRegisters = 8;  // how many Floats the registers hold
+
+struct Float {  // sixteen floats
+  __m256 low, high;
+};
+struct Int {  // sixteen int32
+  __m256i low, high;
+};
+struct Bytes {  // sixty-four bytes: four consecutive inputs of each of sixteen outputs
+  __m256i low, high;
+};
+
+FARTHING_INLINE Float zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+FARTHING_INLINE Float set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+FARTHING_INLINE Float load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+FARTHING_INLINE void store(float* p, Float x) {
+  _mm256_storeu_ps(p, x.low);
+  _mm256_storeu_ps(p + 8, x.high);
+}
+
+// All bits of lane i set where i < count; `first` is the index of the half's first lane.
+FARTHING_INLINE __m256i lanes(int count, int first) {
+  __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count - first), index);
+}
+// The first `count` (0 ... 16) lanes; the others read as zero, and are not touched in memory.
+FARTHING_INLINE Float load_first(const float* p, int count) {
+  return {_mm256_maskload_ps(p, lanes(count, 0)), _mm256_maskload_ps(p + 8, lanes(count, 8))};
+}
+FARTHING_INLINE void store_first(float* p, Float x, int count) {
+  _mm256_maskstore_ps(p, lanes(count, 0), x.low);
+  _mm256_maskstore_ps(p + 8, lanes(count, 8), x.high);
+}
+// Lanes [from, to) of `a`, the others of `b`.
+FARTHING_INLINE Float select(int from, int to, Float a, Float b) {
+  __m256i low = _mm256_andnot_si256(lanes(from, 0), lanes(to, 0));
+  __m256i high = _mm256_andnot_si256(lanes(from, 8), lanes(to, 8));
+  return {_mm256_blendv_ps(b.low, a.low, _mm256_castsi256_ps(low)),
+          _mm256_blendv_ps(b.high, a.high, _mm256_castsi256_ps(high))};
+}
+
+FARTHING_INLINE Float add(Float a, Float b) {
+  return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+}
+FARTHING_INLINE Float sub(Float a, Float b) {
+  return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+}
+FARTHING_INLINE Float mul(Float a, Float b) {
+  return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+}
+FARTHING_INLINE Float div(Float a, Float b) {
+  return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+}
+// a * b + c, rounded once.
+FARTHING_INLINE Float fma(Float a, Float b, Float c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+FARTHING_INLINE Float max(Float a, Float b) {
+  return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+}
+FARTHING_INLINE Float min(Float a, Float b) {
+  return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
+}
+FARTHING_INLINE Float abs(Float a) {
+  __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.low), _mm256_andnot_ps(sign, a.high)};
+}
+// To the nearest integer, halves to even.
+FARTHING_INLINE Float round(Float a) {
+  return {_mm256_round_ps(a.low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+          _mm256_round_ps(a.high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+// 2^n for integral n in [-126, 127].
+FARTHING_INLINE Float exp2_integral(Float n) {
+  __m256i bias = _mm256_set1_epi32(127);
+  __m256i low = _mm256_add_epi32(_mm256_cvtps_epi32(n.low), bias);
+  __m256i high = _mm256_add_epi32(_mm256_cvtps_epi32(n.high), bias);
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(low, 23)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(high, 23))};
+}
+// a where condition < bound, b elsewhere.
+FARTHING_INLINE Float where_less(Float condition, Float bound, Float a, Float b) {
+  __m256 low = _mm256_cmp_ps(condition.low, bound.low, _CMP_LT_OQ);
+  __m256 high = _mm256_cmp_ps(condition.high, bound.high, _CMP_LT_OQ);
+  return {_mm256_blendv_ps(b.low, a.low, low), _mm256_blendv_ps(b.high, a.high, high)};
+}
+// Lanes added in one fixed order: halves, then quarters, then pairs.
+FARTHING_INLINE float reduce_add(Float a) {
+  __m256 h = _mm256_add_ps(a.low, a.high);
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+FARTHING_INLINE float reduce_max(Float a) {
+  __m256 h = _mm256_max_ps(a.low, a.high);
+  __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+
+FARTHING_INLINE float f16_to_float(uint16_t x) { return _cvtsh_ss(x); }
+FARTHING_INLINE Float load_f16(const uint16_t* p) {
+  const __m128i* halves = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+}
+FARTHING_INLINE void store_f16(uint16_t* p, Float x) {
+  __m128i* halves = reinterpret_cast<__m128i*>(p);
+  _mm_storeu_si128(halves, _mm256_cvtps_ph(x.low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm_storeu_si128(halves + 1,
+                   _mm256_cvtps_ph(x.high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+FARTHING_INLINE Float load_bf16(const uint16_t* p) {
+  const __m128i* halves = reinterpret_cast<const __m128i*>(p);
+  __m256i low = _mm256_cvtepu16_epi32(_mm_loadu_si128(halves));
+  __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128(halves + 1));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))};
+}
+// The upper halves of floats rounded to nearest even, in the lower halves of their lanes. A NaN
+// keeps its upper half, made quiet; a subnormal becomes zero, as in the instruction of AVX-512.
+FARTHING_INLINE __m256i round_bf16(__m256 x) {
+  __m256i bits = _mm256_castps_si256(x);
+  __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  __m256i sign = _mm256_and_si256(bits, _mm256_set1_epi32(INT32_MIN));
+  __m256i magnitude = _mm256_xor_si256(bits, sign);
+  __m256i nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f800000));
+  __m256i subnormal = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x00800000), magnitude);
+  __m256i rounded = _mm256_blendv_epi8(up, quiet, nan);
+  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, sign, subnormal), 16);
+}
+// Round to nearest even; NaN stays a NaN.
+FARTHING_INLINE void store_bf16(uint16_t* p, Float x) {
+  __m256i mixed = _mm256_packus_epi32(round_bf16(x.low), round_bf16(x.high));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(mixed, 0xd8));
+}
+FARTHING_INLINE Float load_s8(const int8_t* p) {
+  __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
+// Nearest integers, halves to even; x within [-127, 127].
+FARTHING_INLINE void store_s8(int8_t* p, Float x) {
+  __m256i mixed = _mm256_packs_epi32(_mm256_cvtps_epi32(x.low), _mm256_cvtps_epi32(x.high));
+  __m256i words = _mm256_permute4x64_epi64(mixed, 0xd8);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(p),
+      _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+
+FARTHING_INLINE Int set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
+FARTHING_INLINE Int add_int(Int a, Int b) {
+  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+}
+FARTHING_INLINE Int max_int(Int a, Int b) {
+  return {_mm256_max_epi32(a.low, b.low), _mm256_max_epi32(a.high, b.high)};
+}
+FARTHING_INLINE Float to_float(Int a) {
+  return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)};
+}
+// Nearest integers, halves to even; INT32_MIN for what an int32 cannot hold.
+FARTHING_INLINE Int to_int(Float a) {
+  return {_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)};
+}
+// The bits of the floats, and back.
+FARTHING_INLINE Int as_int(Float a) {
+  return {_mm256_castps_si256(a.low), _mm256_castps_si256(a.high)};
+}
+FARTHING_INLINE Float as_float(Int a) {
+  return {_mm256_castsi256_ps(a.low), _mm256_castsi256_ps(a.high)};
+}
+FARTHING_INLINE int32_t reduce_add_int(Int a) {
+  __m256i h = _mm256_add_epi32(a.low, a.high);
+  __m128i q = _mm_add_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+  q = _mm_add_epi32(q, _mm_shuffle_epi32(q, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
+}
+FARTHING_INLINE int32_t reduce_max_int(Int a) {
+  __m256i h = _mm256_max_epi32(a.low, a.high);
+  __m128i q = _mm_max_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+  q = _mm_max_epi32(q, _mm_shuffle_epi32(q, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
+}
+
+FARTHING_INLINE Bytes load_bytes(const uint8_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+FARTHING_INLINE Bytes low_nibbles(Bytes a) {
+  __m256i nibble = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(a.low, nibble), _mm256_and_si256(a.high, nibble)};
+}
+FARTHING_INLINE Bytes high_nibbles(Bytes a) {
+  return low_nibbles({_mm256_srli_epi16(a.low, 4), _mm256_srli_epi16(a.high, 4)});
+}
+// Sixteen in every byte whose bit is set in `mask`.
+FARTHING_INLINE __m256i spread_fifth_bits(uint32_t mask) {
+  __m256i bytes =
+      _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int32_t>(mask)),
+                          _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
+                                           2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3));
+  __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201u));
+  __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+  return _mm256_and_si256(set, _mm256_set1_epi8(16));
+}
+// Adds 16 to the bytes whose bit is set in `mask`.
+FARTHING_INLINE Bytes add_fifth_bits(Bytes a, uint64_t mask) {
+  return {_mm256_add_epi8(a.low, spread_fifth_bits(static_cast<uint32_t>(mask))),
+          _mm256_add_epi8(a.high, spread_fifth_bits(static_cast<uint32_t>(mask >> 32)))};
+}
+// sum[n] + the four products of output n's unsigned bytes with the signed bytes of `quad`, exactly.
+// dot4 takes any byte: the even and the odd ones apart, as 16-bit numbers, because the sum of two
+// products of bytes overflows the 16 bits that vpmaddubsw keeps.
+FARTHING_INLINE Int dot4(Int sum, Bytes a, int32_t quad) {
+  __m256i b = _mm256_set1_epi32(quad);
+  __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8);
+  __m256i odd = _mm256_srai_epi16(b, 8);
+  __m256i byte = _mm256_set1_epi16(255);
+  __m256i low = _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(a.low, byte), even),
+                                 _mm256_madd_epi16(_mm256_srli_epi16(a.low, 8), odd));
+  __m256i high = _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(a.high, byte), even),
+                                  _mm256_madd_epi16(_mm256_srli_epi16(a.high, 8), odd));
+  return {_mm256_add_epi32(sum.low, low), _mm256_add_epi32(sum.high, high)};
+}
+// dot4_small wants bytes below 32 (4- and 5-bit codes): two products stay within 16 bits.
+FARTHING_INLINE Int dot4_small(Int sum, Bytes a, int32_t quad) {
+  __m256i b = _mm256_set1_epi32(quad);
+  __m256i one = _mm256_set1_epi16(1);
+  __m256i low = _mm256_madd_epi16(_mm256_maddubs_epi16(a.low, b), one);
+  __m256i high = _mm256_madd_epi16(_mm256_maddubs_epi16(a.high, b), one);
+  return {_mm256_add_epi32(sum.low, low), _mm256_add_epi32(sum.high, high)};
+}
+
+// sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs: products are exact, the odd one
+// is added first.
+FARTHING_INLINE Float dot_bf16(Float sum, const uint16_t* a, uint32_t pair) {
+  const __m256i* halves = reinterpret_cast<const __m256i*>(a);
+  __m256i low = _mm256_loadu_si256(halves), high = _mm256_loadu_si256(halves + 1);
+  __m256i upper = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u));
+  __m256i b = _mm256_set1_epi32(static_cast<int32_t>(pair));
+  Float even_a = as_float({_mm256_slli_epi32(low, 16), _mm256_slli_epi32(high, 16)});
+  Float odd_a = as_float({_mm256_and_si256(low, upper), _mm256_and_si256(high, upper)});
+  __m256 even_b = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
+  __m256 odd_b = _mm256_castsi256_ps(_mm256_and_si256(b, upper));
+  return fma(even_a, {even_b, even_b}, fma(odd_a, {odd_b, odd_b}, sum));
+}
+
+FARTHING_INLINE void prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}

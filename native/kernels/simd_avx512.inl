@@ -1,0 +1,131 @@
+// Sixteen-lane vectors on AVX-512. The scalar and AVX2 tiers give the same names and meanings
+// (simd_scalar.inl, simd_avx2.inl); the bodies are written against these alone.
+#define FARTHING_INLINE static inline __attribute__((always_inline))
+
+constexpr int kLanes = 16;
+constexpr int kRegisters = 32;  // how many Floats the registers hold
+
+struct Float {  // sixteen floats
+  __m512 v;
+};
+struct Int {  // sixteen int32
+  __m512i v;
+};
+struct Bytes {  // sixty-four bytes: four consecutive inputs of each of sixteen outputs
+  __m512i v;
+};
+
+FARTHING_INLINE Float zero() { return {_mm512_setzero_ps()}; }
+FARTHING_INLINE Float set1(float x) { return {_mm512_set1_ps(x)}; }
+FARTHING_INLINE Float load(const float* p) { return {_mm512_loadu_ps(p)}; }
+FARTHING_INLINE void store(float* p, Float x) { _mm512_storeu_ps(p, x.v); }
+
+// The first `count` (0 ... 16) lanes; the others read as zero, and are not touched in memory.
+FARTHING_INLINE __mmask16 lanes(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
+FARTHING_INLINE Float load_first(const float* p, int count) {
+  return {_mm512_maskz_loadu_ps(lanes(count), p)};
+}
+FARTHING_INLINE void store_first(float* p, Float x, int count) {
+  _mm512_mask_storeu_ps(p, lanes(count), x.v);
+}
+// Lanes [from, to) of `a`, the others of `b`.
+FARTHING_INLINE Float select(int from, int to, Float a, Float b) {
+  __mmask16 m = static_cast<__mmask16>(lanes(to) & ~lanes(from));
+  return {_mm512_mask_blend_ps(m, b.v, a.v)};
+}
+
+FARTHING_INLINE Float add(Float a, Float b) { return {_mm512_add_ps(a.v, b.v)}; }
+FARTHING_INLINE Float sub(Float a, Float b) { return {_mm512_sub_ps(a.v, b.v)}; }
+FARTHING_INLINE Float mul(Float a, Float b) { return {_mm512_mul_ps(a.v, b.v)}; }
+FARTHING_INLINE Float div(Float a, Float b) { return {_mm512_div_ps(a.v, b.v)}; }
+// a * b + c, rounded once where the tier has such an instruction.
+FARTHING_INLINE Float fma(Float a, Float b, Float c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+FARTHING_INLINE Float max(Float a, Float b) { return {_mm512_max_ps(a.v, b.v)}; }
+FARTHING_INLINE Float min(Float a, Float b) { return {_mm512_min_ps(a.v, b.v)}; }
+FARTHING_INLINE Float abs(Float a) { return {_mm512_abs_ps(a.v)}; }
+// To the nearest integer, halves to even.
+FARTHING_INLINE Float round(Float a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+// 2^n for integral n in [-126, 127].
+FARTHING_INLINE Float exp2_integral(Float n) {
+  __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(e, 23))};
+}
+// a where condition < bound, b elsewhere.
+FARTHING_INLINE Float where_less(Float condition, Float bound, Float a, Float b) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(condition.v, bound.v, _CMP_LT_OQ), b.v, a.v)};
+}
+// Lanes added in one fixed order: halves, then quarters, then pairs.
+FARTHING_INLINE float reduce_add(Float a) {
+  __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+}
+FARTHING_INLINE float reduce_max(Float a) { return _mm512_reduce_max_ps(a.v); }
+
+FARTHING_INLINE float f16_to_float(uint16_t x) { return _cvtsh_ss(x); }
+FARTHING_INLINE Float load_f16(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+FARTHING_INLINE void store_f16(uint16_t* p, Float x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+FARTHING_INLINE Float load_bf16(const uint16_t* p) {
+  __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(w, 16))};
+}
+// Round to nearest even; NaN stays a NaN.
+FARTHING_INLINE void store_bf16(uint16_t* p, Float x) {
+  __m256bh h = _mm512_cvtneps_pbh(x.v);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i&>(h));
+}
+FARTHING_INLINE Float load_s8(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+// Nearest integers, halves to even; x within [-127, 127].
+FARTHING_INLINE void store_s8(int8_t* p, Float x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+}
+
+FARTHING_INLINE Int set1_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
+FARTHING_INLINE Int add_int(Int a, Int b) { return {_mm512_add_epi32(a.v, b.v)}; }
+FARTHING_INLINE Int max_int(Int a, Int b) { return {_mm512_max_epi32(a.v, b.v)}; }
+FARTHING_INLINE Float to_float(Int a) { return {_mm512_cvtepi32_ps(a.v)}; }
+// Nearest integers, halves to even; INT32_MIN for what an int32 cannot hold.
+FARTHING_INLINE Int to_int(Float a) { return {_mm512_cvtps_epi32(a.v)}; }
+// The bits of the floats, and back.
+FARTHING_INLINE Int as_int(Float a) { return {_mm512_castps_si512(a.v)}; }
+FARTHING_INLINE Float as_float(Int a) { return {_mm512_castsi512_ps(a.v)}; }
+FARTHING_INLINE int32_t reduce_add_int(Int a) { return _mm512_reduce_add_epi32(a.v); }
+FARTHING_INLINE int32_t reduce_max_int(Int a) { return _mm512_reduce_max_epi32(a.v); }
+
+FARTHING_INLINE Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+FARTHING_INLINE Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
+FARTHING_INLINE Bytes high_nibbles(Bytes a) {
+  return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
+}
+// Adds 16 to the bytes whose bit is set in `mask`.
+FARTHING_INLINE Bytes add_fifth_bits(Bytes a, uint64_t mask) {
+  return {_mm512_mask_add_epi8(a.v, mask, a.v, _mm512_set1_epi8(16))};
+}
+// sum[n] + the four products of output n's unsigned bytes with the signed bytes of `quad`, exactly.
+// dot4_small wants bytes below 32 (4- and 5-bit codes), dot4 takes any.
+FARTHING_INLINE Int dot4(Int sum, Bytes a, int32_t quad) {
+  return {_mm512_dpbusd_epi32(sum.v, a.v, _mm512_set1_epi32(quad))};
+}
+FARTHING_INLINE Int dot4_small(Int sum, Bytes a, int32_t quad) { return dot4(sum, a, quad); }
+
+// sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs, in the tier's own fixed way.
+FARTHING_INLINE Float dot_bf16(Float sum, const uint16_t* a, uint32_t pair) {
+  __m512i w = _mm512_loadu_si512(a);
+  __m512i b = _mm512_set1_epi32(static_cast<int32_t>(pair));
+  return {_mm512_dpbf16_ps(sum.v, reinterpret_cast<__m512bh&>(w), reinterpret_cast<__m512bh&>(b))};
+}
+
+FARTHING_INLINE void prefetch(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}

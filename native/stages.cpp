@@ -1,0 +1,315 @@
+#include "stages.h"
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+
+namespace farthing {
+namespace {
+
+constexpr int kUnitTiles = 4;    // outputs of a plain product are dealt out in units of 64
+constexpr int kRowsPerItem = 8;  // rows of elementwise work in one item
+
+int ceil_divide(int a, int b) { return (a + b - 1) / b; }
+
+Mode mode_of(Format format) {
+  switch (format) {
+    case Format::F32:
+    case Format::F16:
+      return Mode::FP32;
+    case Format::BF16:
+      return Mode::BF16;
+    default:
+      return Mode::INT8;
+  }
+}
+
+// Every thread calls this first. Few rows are prepared by each thread for itself, which saves a
+// barrier; many are shared out.
+class Source {
+ public:
+  Source(Worker& worker, const Input& input, std::initializer_list<Product> products) {
+    const Value& value = worker.value(input.value);
+    rows_ = worker.rows(input.value);
+    bool wanted[3] = {};
+    for (const Product& product : products) {
+      wanted[static_cast<int>(mode_of(worker.matrix(product.matrix).format))] = true;
+    }
+    if (value.is_prepared) {
+      prepared_[static_cast<int>(value.mode)] = worker.prepared(input.value);
+      return;
+    }
+    bool is_private = rows_ <= kPrivateRows;
+    for (int mode = 0; mode < 3; ++mode) {
+      if (!wanted[mode]) continue;
+      prepared_[mode] = is_private ? worker.private_prepared(static_cast<Mode>(mode), value.width)
+                                   : worker.shared_prepared(static_cast<Mode>(mode), value.width);
+    }
+    auto prepare_row = [&](int row) {
+      const float* x = worker.row(input.value, row);
+      if (input.gain >= 0) {
+        float* normed = worker.scratch_row();
+        worker.kernels.rmsnorm(x, worker.vector(input.gain), input.epsilon, value.width, normed);
+        x = normed;
+      }
+      for (int mode = 0; mode < 3; ++mode) {
+        if (wanted[mode]) worker.kernels.prepare(prepared_[mode], row, 0, x, value.width);
+      }
+    };
+    if (is_private) {
+      for (int row = 0; row < rows_; ++row) prepare_row(row);
+      return;
+    }
+    worker.each(ceil_divide(rows_, kRowsPerItem), [&](int item) {
+      int end = std::min(rows_, (item + 1) * kRowsPerItem);
+      for (int row = item * kRowsPerItem; row < end; ++row) prepare_row(row);
+    });
+    worker.barrier();
+  }
+
+  int rows() const { return rows_; }
+  const Prepared& for_matrix(const Matrix& matrix) const {
+    return prepared_[static_cast<int>(mode_of(matrix.format))];
+  }
+
+ private:
+  int rows_;
+  Prepared prepared_[3];
+};
+
+// One work item of a product: rows [row, row_end) and outputs [column, column_end).
+struct Unit {
+  int row, row_end, column, column_end;
+
+  int rows() const { return row_end - row; }
+  int columns() const { return column_end - column; }
+};
+
+// The units of a product of `rows` rows and `outputs` outputs: row blocks outside, so that a block
+// of activations stays in the nearest cache while the weights stream past.
+class Units {
+ public:
+  Units(int rows, int outputs, int columns)
+      : rows_(rows),
+        outputs_(outputs),
+        columns_(columns),
+        across_(ceil_divide(outputs, columns)),
+        count_(across_ * ceil_divide(rows, kRowBlock)) {}
+
+  int count() const { return count_; }
+  Unit operator[](int index) const {
+    int row = index / across_ * kRowBlock;
+    int column = index % across_ * columns_;
+    return {row, std::min(rows_, row + kRowBlock), column, std::min(outputs_, column + columns_)};
+  }
+
+ private:
+  int rows_, outputs_, columns_, across_, count_;
+};
+
+void add_bias(const Worker& worker, int bias, const Unit& unit, float* out, int64_t stride) {
+  if (bias < 0) return;
+  const float* b = worker.vector(bias) + unit.column;
+  for (int row = 0; row < unit.rows(); ++row) {
+    worker.kernels.add(out + row * stride, b, unit.columns(), out + row * stride);
+  }
+}
+
+void multiply(const Worker& worker, const Source& source, const Product& product, const Unit& unit,
+              float* out, int64_t stride) {
+  const Matrix& matrix = worker.matrix(product.matrix);
+  worker.kernels.linear(matrix, source.for_matrix(matrix), unit.row, unit.row_end,
+                        unit.column / kTile, ceil_divide(unit.column_end, kTile), out, stride);
+  add_bias(worker, product.bias, unit, out, stride);
+}
+
+// Outputs in a unit of whole heads: at least 64, and whole tiles.
+int head_columns(int head_dim) {
+  int columns = head_dim;
+  while (columns % kTile != 0 || columns < kUnitTiles * kTile) columns += head_dim;
+  return columns;
+}
+
+void finish_head(const Worker& worker, const HeadProduct& product, int head_dim, int token,
+                 float* head) {
+  if (product.gain >= 0) {
+    worker.kernels.rmsnorm(head, worker.vector(product.gain), product.epsilon, head_dim, head);
+  }
+  if (product.rope >= 0) {
+    worker.kernels.rope(head, worker.cosines(product.rope, token),
+                        worker.sines(product.rope, token), worker.rope(product.rope).count());
+  }
+}
+
+}  // namespace
+
+void EmbedStage::run(Worker& worker) const {
+  const Step& step = worker.step;
+  const Matrix& table = worker.matrix(table_);
+  worker.each(ceil_divide(step.tokens, kRowsPerItem), [&](int item) {
+    int end = std::min(step.tokens, (item + 1) * kRowsPerItem);
+    for (int token = item * kRowsPerItem; token < end; ++token) {
+      float* out = worker.row(output_, token);
+      worker.kernels.unpack_row(table, step.token_ids[token], out);
+      if (factor_ != 1.0f) worker.kernels.scale(out, factor_, table.inputs, out);
+      for (int rope = 0; rope < worker.rope_count(); ++rope) {
+        const Rope& table_of = worker.rope(rope);
+        worker.kernels.angles(step.positions[token], table_of.frequencies.data(), table_of.count(),
+                              worker.cosines(rope, token), worker.sines(rope, token));
+      }
+    }
+  });
+  worker.barrier();
+}
+
+void LinearStage::run(Worker& worker) const {
+  Source source(worker, input_, {product_});
+  Units units(source.rows(), worker.matrix(product_.matrix).outputs, kUnitTiles * kTile);
+  const int64_t stride = worker.value(output_).stride;
+  worker.each(units.count(), [&](int item) {
+    Unit unit = units[item];
+    float* out = worker.row(output_, unit.row) + unit.column;
+    if (residual_ < 0) {
+      multiply(worker, source, product_, unit, out, stride);
+      return;
+    }
+    float* tile = worker.scratch_tile(0);
+    constexpr int64_t tile_stride = kUnitTiles * kTile;
+    multiply(worker, source, product_, unit, tile, tile_stride);
+    for (int row = 0; row < unit.rows(); ++row) {
+      const float* residual = worker.row(residual_, unit.row + row) + unit.column;
+      worker.kernels.add(residual, tile + row * tile_stride, unit.columns(), out + row * stride);
+    }
+  });
+  worker.barrier();
+}
+
+void GateStage::run(Worker& worker) const {
+  Source source(worker, input_, {gate_, up_});
+  const Value& value = worker.value(output_);
+  auto activate = activation_ == Activation::Silu ? worker.kernels.swiglu : worker.kernels.geglu;
+  Units units(source.rows(), worker.matrix(gate_.matrix).outputs, kUnitTiles * kTile);
+  constexpr int64_t stride = kUnitTiles * kTile;
+  worker.each(units.count(), [&](int item) {
+    Unit unit = units[item];
+    float* gates = worker.scratch_tile(0);
+    float* ups = worker.scratch_tile(1);
+    multiply(worker, source, gate_, unit, gates, stride);
+    multiply(worker, source, up_, unit, ups, stride);
+    for (int row = 0; row < unit.rows(); ++row) {
+      const float* g = gates + row * stride;
+      const float* u = ups + row * stride;
+      if (!value.is_prepared) {
+        activate(g, u, unit.columns(), worker.row(output_, unit.row + row) + unit.column);
+        continue;
+      }
+      activate(g, u, unit.columns(), gates + row * stride);
+      worker.kernels.prepare(worker.prepared(output_), unit.row + row, unit.column, g,
+                             unit.columns());
+    }
+  });
+  worker.barrier();
+}
+
+void HeadsStage::run(Worker& worker) const {
+  const Cache& cache = worker.cache(layer_);
+  const int head_dim = cache.head_dim;
+  const int64_t head_bytes = head_block_bytes(worker.cache_type(), head_dim);
+  const int columns = head_columns(head_dim);
+  Source source(worker, input_, {query_.product, key_.product, value_.product});
+  Units queries(source.rows(), worker.matrix(query_.product.matrix).outputs, columns);
+  Units keys(source.rows(), worker.matrix(key_.product.matrix).outputs, columns);
+
+  // Keys and values first: a unit of them is twice the work.
+  worker.each(keys.count() + queries.count(), [&](int item) {
+    float* first = worker.scratch_tile(0);
+    if (item >= keys.count()) {
+      Unit unit = queries[item - keys.count()];
+      multiply(worker, source, query_.product, unit, first, columns);
+      for (int row = 0; row < unit.rows(); ++row) {
+        float* out = worker.row(output_, unit.row + row) + unit.column;
+        for (int column = 0; column < unit.columns(); column += head_dim) {
+          float* head = first + row * columns + column;
+          finish_head(worker, query_, head_dim, unit.row + row, head);
+          std::memcpy(out + column, head, sizeof(float) * head_dim);
+        }
+      }
+      return;
+    }
+    float* second = worker.scratch_tile(1);
+    Unit unit = keys[item];
+    multiply(worker, source, key_.product, unit, first, columns);
+    multiply(worker, source, value_.product, unit, second, columns);
+    for (int row = 0; row < unit.rows(); ++row) {
+      int token = unit.row + row;
+      uint8_t* block = worker.token_block(layer_, token);
+      for (int column = 0; column < unit.columns(); column += head_dim) {
+        float* k = first + row * columns + column;
+        float* v = second + row * columns + column;
+        finish_head(worker, key_, head_dim, token, k);
+        finish_head(worker, value_, head_dim, token, v);
+        int head = (unit.column + column) / head_dim;
+        worker.kernels.cache_write(worker.cache_type(), head_dim, block + head * head_bytes,
+                                   worker.token_slot(token), k, v);
+      }
+    }
+  });
+  worker.barrier();
+}
+
+void RowStage::row(const Worker& worker, int row) const {
+  const Kernels& kernels = worker.kernels;
+  const Operands& o = operands_;
+  const int width = worker.value(o.output).width;
+  float* out = worker.row(o.output, row);
+  if (kind_ == Kind::Rows) {
+    std::memcpy(out, worker.row(o.a, worker.step.rows[row]), sizeof(float) * width);
+    return;
+  }
+  const float* a = worker.row(o.a, row);
+  switch (kind_) {
+    case Kind::Norm:
+      for (int column = 0; column < width; column += o.gain_count) {
+        kernels.rmsnorm(a + column, worker.vector(o.gain), o.number, o.gain_count, out + column);
+      }
+      break;
+    case Kind::NormAdd: {
+      float* normed = worker.scratch_row();
+      kernels.rmsnorm(worker.row(o.b, row), worker.vector(o.gain), o.number, width, normed);
+      kernels.add(a, normed, width, out);
+      break;
+    }
+    case Kind::Add:
+      kernels.add(a, worker.row(o.b, row), width, out);
+      break;
+    case Kind::Scale:
+      kernels.scale(a, o.number, width, out);
+      break;
+    case Kind::Swiglu:
+      kernels.swiglu(a, worker.row(o.b, row), width, out);
+      break;
+    case Kind::Geglu:
+      kernels.geglu(a, worker.row(o.b, row), width, out);
+      break;
+    case Kind::Rope:
+      if (out != a) std::memcpy(out, a, sizeof(float) * width);
+      for (int column = 0; column < width; column += o.head_dim) {
+        kernels.rope(out + column, worker.cosines(o.rope, row), worker.sines(o.rope, row),
+                     worker.rope(o.rope).count());
+      }
+      break;
+    case Kind::Rows:
+      break;
+  }
+}
+
+void RowStage::run(Worker& worker) const {
+  int rows = worker.rows(operands_.output);
+  worker.each(ceil_divide(rows, kRowsPerItem), [&](int item) {
+    int end = std::min(rows, (item + 1) * kRowsPerItem);
+    for (int r = item * kRowsPerItem; r < end; ++r) row(worker, r);
+  });
+  worker.barrier();
+}
+
+}  // namespace farthing

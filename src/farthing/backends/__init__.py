@@ -1,0 +1,33 @@
+"""Backends: what runs a Program. The engine knows them by this protocol alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from farthing.core import StepPlan, StepResult
+
+
+class Backend(Protocol):
+    """Runs steps. A backend knows blocks and positions, and no request.
+
+    `total_blocks` blocks of cache may appear in block tables; a step may hold at most
+    `max_step_tokens` tokens and `max_step_rows` wanted rows. Where `samples` is false, `run` leaves
+    the tokens to the caller and gives logits always; else it gives tokens as the plan's sampling
+    says, and logits where they are asked for.
+    """
+
+    vocabulary_size: int
+    context_length: int
+    total_blocks: int
+    max_step_tokens: int
+    max_step_rows: int
+    samples: bool
+
+    def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
+        """Computes one step and moves the cache forward."""
+        ...
+
+    def close(self) -> None:
+        """Gives back memory and threads; the backend cannot run afterwards."""
+        ...

@@ -1,0 +1,339 @@
+"""The product's backend: a Program run by the native core over packed weights and a paged cache."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from farthing import _native
+from farthing.core import (
+    ActivationMode,
+    FarthingError,
+    KVDtype,
+    StepResult,
+    StoredTensor,
+    UnsupportedModelError,
+)
+from farthing.plan.memory import MemoryPlan, require_room
+from farthing.plan.packed import PACKED_FORMATS
+from farthing.plan.stages import (
+    AttendStage,
+    EmbedStage,
+    GateStage,
+    HeadProduct,
+    HeadsStage,
+    LinearStage,
+    Product,
+    RowStage,
+    Source,
+    Stage,
+)
+from farthing.quant.formats import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from farthing.core import SamplingRows, StepPlan
+    from farthing.models.load import Model
+
+_CACHE_TYPES = (KVDtype.FP32, KVDtype.FP16, KVDtype.BF16, KVDtype.INT8)
+_MODES = (ActivationMode.FP32, ActivationMode.BF16, ActivationMode.INT8)
+_ROW_KINDS = ("rmsnorm", "norm_add", "add", "scale", "swiglu", "geglu", "rope", "rows")
+
+_DECODED_FLOATS = 1 << 20
+"""How many weights are decoded at a time when a matrix is not packed as it is stored."""
+
+_NO_TOKENS = np.zeros(0, np.int32)
+_NO_LOGPROBS = np.zeros(0, np.float32)
+_NO_TOP_IDS = np.zeros((0, 0), np.int32)
+_NO_TOP_LOGPROBS = np.zeros((0, 0), np.float32)
+
+
+class NativeBackend:
+    """Runs a model as its MemoryPlan says. Not for several threads at once.
+
+    `tier` is the instruction set in use: the best one this machine has, or the one that the
+    environment variable FARTHING_ISA names. Raises `DoesNotFitError` before anything is allocated
+    when the plan needs more memory than there is.
+    """
+
+    samples = True
+
+    def __init__(
+        self,
+        model: Model,
+        plan: MemoryPlan,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Packs the weights, calling `progress(bytes done, bytes in all)` on the way."""
+        require_room(plan)
+        try:
+            self._program = _native.Program(
+                os.environ.get("FARTHING_ISA"),
+                _CACHE_TYPES.index(plan.kv_dtype),
+                _sizes(plan, model),
+            )
+        except ValueError as error:
+            raise FarthingError(str(error)) from None
+        self.plan = plan
+        self.tier: str = self._program.tier
+        self.vocabulary_size = model.program.vocabulary_size
+        self.context_length = plan.context_length
+        self.total_blocks = plan.total_blocks
+        self.max_step_tokens = plan.step_tokens
+        self.max_step_rows = plan.step_rows
+        self._weights = self._load_weights(model, progress)
+        self._append_stages(model)
+
+    def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
+        """One step. Logits (float32, R x vocabulary) are copied out where wanted.
+
+        Raises `FarthingError` when no token can be chosen because a row's logits are all NaN.
+        """
+        rows = len(plan.rows)
+        logits = np.empty((rows, self.vocabulary_size), np.float32) if want_logits else None
+        if plan.sampling is None:
+            self._program.run(
+                plan.token_ids, plan.positions, plan.starts, plan.block_tables, plan.rows, logits
+            )
+            return StepResult(_NO_TOKENS, _NO_LOGPROBS, _NO_TOP_IDS, _NO_TOP_LOGPROBS, logits)
+        width = max(0, int(plan.sampling.logprobs.max(initial=0)))
+        result = StepResult(
+            np.empty(rows, np.int32),
+            np.empty(rows, np.float32),
+            np.empty((rows, width), np.int32),
+            np.empty((rows, width), np.float32),
+            logits,
+        )
+        self._run_sampled(plan, plan.sampling, result)
+        if rows and result.tokens.min() < 0:
+            raise FarthingError(
+                "no token can be chosen: the model's logits are not numbers; the weights are "
+                "damaged or the prompt overflows them. Try --activations fp32 and --kv-dtype fp32"
+            )
+        return result
+
+    def _run_sampled(self, plan: StepPlan, sampling: SamplingRows, result: StepResult) -> None:
+        self._program.run_sampled(
+            plan.token_ids,
+            plan.positions,
+            plan.starts,
+            plan.block_tables,
+            plan.rows,
+            result.logits,
+            sampling.temperature,
+            sampling.top_k,
+            sampling.top_p,
+            sampling.min_p,
+            sampling.repetition_penalty,
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+            sampling.seed,
+            sampling.choice,
+            sampling.position,
+            sampling.logprobs,
+            sampling.adjusted_starts,
+            sampling.adjusted_ids,
+            sampling.adjusted_bias,
+            sampling.adjusted_seen,
+            sampling.adjusted_count,
+            result.tokens,
+            result.logprob,
+            result.top_ids,
+            result.top_logprobs,
+        )
+
+    def cache_bytes(self) -> NDArray[np.uint8]:
+        """The block pool itself, (total_blocks, bytes of a block), writable: for checks."""
+        pool: NDArray[np.uint8] = self._program.cache_bytes()
+        return pool.reshape(self.total_blocks, self.plan.block_bytes)
+
+    def set_fault(self, name: str, on: bool) -> None:
+        """Breaks the arithmetic on purpose, for checks that must notice.
+
+        `reverse_merge` merges the chunks of attention from the last to the first.
+        """
+        if name != "reverse_merge":
+            raise FarthingError(f"no fault is called {name!r}; known: reverse_merge")
+        self._program.reverse_merges(on)
+
+    def profile(self, on: bool) -> None:
+        """Starts counting the seconds of each stage from zero, or stops."""
+        self._program.profile(on)
+
+    def stage_seconds(self) -> list[tuple[str, float]]:
+        """(label, seconds) of each stage, and of sampling, since profiling was switched on."""
+        labels = [*self._program.stage_labels(), "sample"]
+        return list(zip(labels, self._program.stage_seconds(), strict=True))
+
+    def close(self) -> None:
+        """Gives back memory and threads."""
+        del self._program
+
+    def _load_weights(
+        self, model: Model, progress: Callable[[int, int], None] | None
+    ) -> dict[str, int]:
+        indices: dict[str, int] = {}
+        done = 0
+        for name, place in self.plan.weights.items():
+            tensor = model.tensors[name]
+            if place.packed is None:
+                indices[name] = self._program.vector(place.offset, decode(tensor))
+            else:
+                outputs, inputs = model.program.weights[name].shape
+                packed = PACKED_FORMATS.index(place.packed.name)
+                index = self._program.matrix(place.offset, packed, outputs, inputs)
+                self._pack(index, tensor, place.packed.name)
+                indices[name] = index
+            done += place.bytes
+            if progress is not None:
+                progress(done, self.plan.weight_bytes)
+        return indices
+
+    def _pack(self, index: int, tensor: StoredTensor, packed: str) -> None:
+        outputs, inputs = tensor.shape
+        if tensor.format == packed:
+            self._program.pack(index, 0, outputs, tensor.data)
+            return
+        step = max(16, _DECODED_FLOATS // inputs // 16 * 16)
+        for first in range(0, outputs, step):
+            rows = decode(tensor, rows=slice(first, min(first + step, outputs)))
+            self._program.pack(index, first, len(rows), encode(rows, packed))
+
+    def _append_stages(self, model: Model) -> None:
+        program, plan = self._program, self.plan
+        values = {
+            name: program.value(
+                place.offset,
+                place.width,
+                place.stride,
+                place.wanted,
+                -1 if place.mode is None else _MODES.index(place.mode),
+            )
+            for name, place in plan.arena.values.items()
+        }
+        for layer, place in zip(model.program.cache, plan.cache, strict=True):
+            program.cache(layer.kv_heads, layer.head_dim, place.offset)
+        ropes = {
+            frequencies: program.rope(list(frequencies), offset)
+            for frequencies, offset in plan.arena.ropes.items()
+        }
+        for stage in plan.stages:
+            self._append(stage, values, ropes)
+        program.logits(values[model.program.output])
+
+    def _append(
+        self, stage: Stage, values: dict[str, int], ropes: dict[tuple[float, ...], int]
+    ) -> None:
+        program = self._program
+        output = values[stage.output]
+        match stage:
+            case EmbedStage():
+                program.embed(self._weights[stage.table], stage.factor, output)
+            case LinearStage():
+                residual = -1 if stage.residual is None else values[stage.residual]
+                source = self._source(stage.source, values)
+                label = "logits" if stage.ops[-1].kind == "logits" else "linear"
+                program.linear(label, source, self._product(stage.product), output, residual)
+            case GateStage():
+                program.gate(
+                    self._source(stage.source, values),
+                    self._product(stage.gate),
+                    self._product(stage.up),
+                    stage.activation == "geglu",
+                    output,
+                )
+            case HeadsStage():
+                program.heads(
+                    self._source(stage.source, values),
+                    self._heads(stage.query, ropes),
+                    self._heads(stage.key, ropes),
+                    self._heads(stage.value, ropes),
+                    stage.layer,
+                    output,
+                )
+            case AttendStage():
+                attributes = stage.ops[0].attributes
+                program.attend(
+                    values[stage.query],
+                    -1 if stage.key is None else values[stage.key],
+                    -1 if stage.value is None else values[stage.value],
+                    output,
+                    attributes["layer"],
+                    attributes["heads"],
+                    attributes["scale"],
+                    attributes["window"],
+                )
+            case RowStage():
+                self._append_row(stage, values, ropes)
+
+    def _append_row(
+        self, stage: RowStage, values: dict[str, int], ropes: dict[tuple[float, ...], int]
+    ) -> None:
+        if stage.kind not in _ROW_KINDS:
+            raise UnsupportedModelError(
+                f"the native backend has no operation {stage.kind}: use the torch backend"
+            )
+        first, second = (*stage.inputs, None)[:2]
+        weights = [name for op in stage.ops for name in op.weights]
+        attributes = stage.ops[0].attributes
+        self._program.row(
+            _ROW_KINDS.index(stage.kind),
+            stage.kind,
+            a=values[first] if first is not None else -1,
+            b=-1 if second is None else values[second],
+            output=values[stage.output],
+            gain=self._weights[weights[0]] if weights else -1,
+            gain_count=self.plan.weights[weights[0]].bytes // 4 if weights else 0,
+            rope=ropes[attributes["frequencies"]] if stage.kind == "rope" else -1,
+            head_dim=attributes.get("head_dim", 0),
+            number=attributes.get("epsilon", attributes.get("factor", 0.0)),
+        )
+
+    def _source(self, source: Source, values: dict[str, int]) -> tuple[int, int, float]:
+        gain = -1 if source.gain is None else self._weights[source.gain]
+        return values[source.value], gain, source.epsilon
+
+    def _product(self, product: Product) -> tuple[int, int]:
+        bias = -1 if product.bias is None else self._weights[product.bias]
+        return self._weights[product.weight], bias
+
+    def _heads(
+        self, heads: HeadProduct, ropes: dict[tuple[float, ...], int]
+    ) -> tuple[int, int, int, float, int]:
+        gain = -1 if heads.gain is None else self._weights[heads.gain]
+        rope = -1 if heads.rope is None else ropes[heads.rope]
+        return (*self._product(heads.product), gain, heads.epsilon, rope)
+
+
+def _sizes(plan: MemoryPlan, model: Model) -> _native.Sizes:
+    arena = plan.arena
+    sizes = _native.Sizes()
+    for name, value in (
+        ("threads", plan.threads),
+        ("step_tokens", plan.step_tokens),
+        ("step_rows", plan.step_rows),
+        ("total_blocks", plan.total_blocks),
+        ("context_length", plan.context_length),
+        ("vocabulary", model.program.vocabulary_size),
+        ("block_bytes", plan.block_bytes),
+        ("partial_rows", arena.partial_rows),
+        ("weights", plan.weight_bytes),
+        ("cache", plan.cache_bytes),
+        ("arena", arena.total_bytes),
+        ("shared_prepared", arena.shared_prepared),
+        ("partials", arena.partials),
+        ("scratch", arena.scratch),
+        ("scratch_stride", arena.thread.stride),
+        ("scratch_row", arena.thread.row),
+        ("scratch_tile", arena.thread.tiles),
+        ("scratch_state", arena.thread.state),
+        ("scratch_prepared", arena.thread.prepared),
+        ("scratch_sampling", arena.thread.sampling),
+    ):
+        setattr(sizes, name, value)
+    return sizes

@@ -1,0 +1,292 @@
+"""The oracle: every operation as one plain float32 function, and a backend that runs them.
+
+The functions named like operations are the definition of what those mean; all of them are
+differentiable in their tensors. Nothing here is fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from farthing.backends.logits import logits_only
+from farthing.core import BLOCK_TOKENS, KVDtype, RequestError, StepPlan, StepResult
+from farthing.models.load import Model
+from farthing.models.program import Op
+from farthing.quant.formats import decode
+
+_CACHE_DTYPES = {
+    KVDtype.FP32: torch.float32,
+    KVDtype.FP16: torch.float16,
+    KVDtype.BF16: torch.bfloat16,
+}
+
+
+def embed(token_ids: Tensor, table: Tensor) -> Tensor:
+    """Rows `token_ids` (T) of `table` (vocabulary, width)."""
+    return table[token_ids]
+
+
+def scale(x: Tensor, factor: float) -> Tensor:
+    """Every number times `factor`."""
+    return x * factor
+
+
+def rmsnorm(x: Tensor, gain: Tensor, epsilon: float) -> Tensor:
+    """Root mean square normalisation, then the gain, over each run of len(gain) dimensions.
+
+    That is, x / sqrt(mean(x^2) + epsilon) * gain for x (T, width).
+
+    Zhang and Sennrich 2019, "Root Mean Square Layer Normalization".
+    """
+    runs = x.reshape(len(x), x.shape[1] // len(gain), len(gain))
+    normed: Tensor = runs * torch.rsqrt(runs.pow(2).mean(-1, keepdim=True) + epsilon)
+    return (normed * gain).flatten(1)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The projection x W^T (+ bias) of x (T, inputs); W is `weight` (outputs, inputs)."""
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def rope(x: Tensor, positions: Tensor, head_dim: int, frequencies: Sequence[float]) -> Tensor:
+    """Rotates dimensions (i, i + n) of each head by position * frequencies[i], i < n.
+
+    x is (T, heads * head_dim), positions (T); n = len(frequencies), dimensions past 2 n pass
+    unchanged. Angles are float64, their sines and cosines float32. Su et al. 2021, "RoFormer".
+    """
+    n = len(frequencies)
+    angles = positions.double()[:, None] * torch.tensor(frequencies, dtype=torch.float64)
+    cos, sin = angles.cos().float()[:, None], angles.sin().float()[:, None]
+    heads = x.reshape(len(x), x.shape[1] // head_dim, head_dim)
+    first, second, rest = heads[..., :n], heads[..., n : 2 * n], heads[..., 2 * n :]
+    rotated = (first * cos - second * sin, second * cos + first * sin, rest)
+    return torch.cat(rotated, -1).flatten(1)
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    scale: float,
+    window: int,
+) -> Tensor:
+    """softmax(scale * q k^T) v for the last T of N positions of one sequence.
+
+    query is (T, heads * head_dim); key and value are (N, kv_heads * head_dim). Query head h reads
+    key-value head h // (heads / kv_heads). A position attends to itself and those before it, of
+    which the `window` latest where that is not 0. All scores (heads, T, N) exist at once.
+    """
+    group = heads // kv_heads
+    q = query.reshape(-1, heads, head_dim).transpose(0, 1)
+    k, v = (
+        x.reshape(-1, kv_heads, head_dim).transpose(0, 1).repeat_interleave(group, 0)
+        for x in (key, value)
+    )
+    key_position = torch.arange(len(key))
+    distance = key_position[len(key) - len(query) :, None] - key_position
+    hidden = distance < 0
+    if window:
+        hidden |= distance >= window
+    scores = (q @ k.transpose(1, 2) * scale).masked_fill(hidden, -torch.inf)
+    mixed: Tensor = torch.softmax(scores, -1) @ v
+    return mixed.transpose(0, 1).flatten(1)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up. Shazeer 2020, "GLU Variants Improve Transformer"."""
+    return torch.nn.functional.silu(gate) * up
+
+
+def geglu(gate: Tensor, up: Tensor) -> Tensor:
+    """gelu(gate) * up, in the tanh approximation. Shazeer 2020."""
+    return torch.nn.functional.gelu(gate, approximate="tanh") * up
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    """The sum of two values."""
+    return x + y
+
+
+def rows(x: Tensor, indices: Tensor) -> Tensor:
+    """Rows `indices` (R) of x (T, width)."""
+    return x[indices]
+
+
+def logits(x: Tensor, weight: Tensor) -> Tensor:
+    """The vocabulary's scores x W^T: (R, vocabulary)."""
+    return torch.nn.functional.linear(x, weight)
+
+
+@dataclass
+class _Sequence:
+    """One sequence's token ids, and per layer its keys and values, (N, kv_heads * head_dim)."""
+
+    token_ids: Tensor
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+
+
+class TorchBackend:
+    """Runs a Program in float32 with the functions above.
+
+    Keys and values are plain tensors per sequence, in `kv_dtype` (fp32, fp16 or bf16). Block
+    tables only tell sequences apart: a sequence at position p goes on from the one that last
+    wrote the block of position p - 1. With `recompute` only token ids are kept, and every step
+    computes everything again.
+    `parameters` are the weights in float32, by name; they may require gradients. The values
+    named in `taps` are kept in `tapped` after each step; with `recompute` they cover every
+    position.
+    Raises `RequestError` for a tap or a cache dtype not known here.
+    """
+
+    samples = False
+
+    def __init__(
+        self,
+        model: Model,
+        kv_dtype: KVDtype = KVDtype.FP32,
+        recompute: bool = False,
+        taps: Collection[str] = (),
+        total_blocks: int = 1024,
+    ) -> None:
+        if kv_dtype not in _CACHE_DTYPES:
+            raise RequestError(
+                f"the torch backend keeps keys and values in fp32, fp16 or bf16, not "
+                f"{kv_dtype.value}"
+            )
+        unknown = set(taps) - set(model.program.values)
+        if unknown:
+            raise RequestError(f"the model computes no value called {min(unknown)!r}")
+        self.program = model.program
+        self.vocabulary_size = model.program.vocabulary_size
+        self.context_length = model.config.context_length
+        self.total_blocks = total_blocks
+        self.max_step_tokens = model.config.context_length
+        self.max_step_rows = model.config.context_length
+        self.parameters = {
+            name: torch.from_numpy(decode(tensor)) for name, tensor in model.tensors.items()
+        }
+        self.taps = frozenset(taps)
+        self.tapped: dict[str, Tensor] = {}
+        self._cache_dtype = _CACHE_DTYPES[kv_dtype]
+        self._recompute = recompute
+        self._writers: dict[int, _Sequence] = {}
+        self._last_use = {
+            name: index for index, op in enumerate(self.program.ops) for name in op.inputs
+        }
+
+    def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
+        """One step; gives logits always and leaves tokens to the caller."""
+        sequences, spans, parts, wanted = [], [0], [], []
+        for index, (start, stop) in enumerate(zip(plan.starts[:-1], plan.starts[1:], strict=True)):
+            table = plan.block_tables[index].tolist()
+            fed = torch.from_numpy(plan.token_ids[start:stop].astype(np.int64))
+            sequence = self._resume(table, int(plan.positions[start]))
+            sequence.token_ids = torch.cat((sequence.token_ids, fed))
+            computed = sequence.token_ids if self._recompute else fed
+            in_step = plan.rows[(plan.rows >= start) & (plan.rows < stop)]
+            wanted.extend(spans[-1] + len(computed) + in_step - stop)
+            for block in table[: -(-len(sequence.token_ids) // BLOCK_TOKENS)]:
+                self._writers[block] = sequence
+            if self._recompute:
+                sequence = _Sequence(sequence.token_ids)
+            sequences.append(sequence)
+            parts.append(computed)
+            spans.append(spans[-1] + len(computed))
+        with torch.no_grad():
+            result = self._execute(torch.cat(parts), sequences, spans, torch.tensor(wanted).long())
+        return logits_only(result.numpy())
+
+    def forward(self, token_ids: Sequence[int]) -> Tensor:
+        """Logits (T, vocabulary) at every position of one sequence; differentiable."""
+        ids = torch.tensor(token_ids, dtype=torch.int64)
+        return self._execute(ids, [_Sequence(ids)], [0, len(ids)], torch.arange(len(ids)))
+
+    def close(self) -> None:
+        """Forgets all sequences and weights."""
+        self._writers.clear()
+        self.parameters.clear()
+        self.tapped.clear()
+
+    def _resume(self, table: Sequence[int], position: int) -> _Sequence:
+        """The first `position` positions of the sequence whose cache `table` points at."""
+        if position == 0:
+            return _Sequence(torch.empty(0, dtype=torch.int64))
+        writer = self._writers[table[(position - 1) // BLOCK_TOKENS]]
+        return _Sequence(
+            writer.token_ids[:position],
+            [key[:position] for key in writer.keys],
+            [value[:position] for value in writer.values],
+        )
+
+    def _execute(
+        self, token_ids: Tensor, sequences: list[_Sequence], spans: list[int], wanted: Tensor
+    ) -> Tensor:
+        """Runs the Program; sequence s owns tokens `spans[s]:spans[s+1]`, the last it has."""
+        positions = torch.cat(
+            [
+                torch.arange(len(s.token_ids) - (stop - start), len(s.token_ids))
+                for s, start, stop in zip(sequences, spans[:-1], spans[1:], strict=True)
+            ]
+        )
+        values: dict[str, Tensor] = {}
+        self.tapped = {}
+        for index, op in enumerate(self.program.ops):
+            inputs = [values[name] for name in op.inputs]
+            weights = [self.parameters[name] for name in op.weights]
+            if op.kind == "embed":
+                output = embed(token_ids, weights[0])
+            elif op.kind == "rope":
+                output = rope(inputs[0], positions, **op.attributes)
+            elif op.kind == "rows":
+                output = rows(inputs[0], wanted)
+            elif op.kind == "attend":
+                output = self._attend(op, inputs, sequences, spans)
+            else:
+                output = _FUNCTIONS[op.kind](*inputs, *weights, **op.attributes)
+            values[op.output] = output
+            if op.output in self.taps:
+                self.tapped[op.output] = output
+            for name in op.inputs:
+                if self._last_use[name] == index:
+                    values.pop(name, None)
+        return values[self.program.output]
+
+    def _attend(
+        self, op: Op, inputs: list[Tensor], sequences: list[_Sequence], spans: list[int]
+    ) -> Tensor:
+        """Attention of each sequence for itself, its new keys and values stored first."""
+        attributes = dict(op.attributes)
+        layer = attributes.pop("layer")
+        outputs = []
+        for sequence, start, stop in zip(sequences, spans[:-1], spans[1:], strict=True):
+            query, key, value = (x[start:stop] for x in inputs)
+            key, value = key.to(self._cache_dtype), value.to(self._cache_dtype)
+            if layer < len(sequence.keys):
+                key = torch.cat((sequence.keys[layer], key))
+                value = torch.cat((sequence.values[layer], value))
+                sequence.keys[layer], sequence.values[layer] = key, value
+            else:
+                sequence.keys.append(key)
+                sequence.values.append(value)
+            outputs.append(attend(query, key.float(), value.float(), **attributes))
+        return torch.cat(outputs)
+
+
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "scale": scale,
+    "rmsnorm": rmsnorm,
+    "linear": linear,
+    "swiglu": swiglu,
+    "geglu": geglu,
+    "add": add,
+    "logits": logits,
+}

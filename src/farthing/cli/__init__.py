@@ -1,0 +1,101 @@
+"""The command line: one thin file a subcommand, imported only when it is the one that runs.
+
+Exit codes: 0 done; 1 the answer is no (it does not fit, a check failed); 2 bad input or usage;
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from importlib import import_module
+
+from farthing import __version__
+from farthing.core import FarthingError
+
+COMMANDS = {
+    "run": "stream one completion",
+    "chat": "a conversation in the terminal",
+    "verify": "the exactness contract, checked on this machine",
+    "models": "the catalog and what is on disk: list, pull, rm",
+}
+"""Every subcommand and what it does. The module of the same name has `configure` and `run`."""
+
+INTERRUPTED = 130
+
+_EPILOG = """\
+MODEL is a .gguf file, a folder of safetensors, a hub id (owner/name, or owner/name:Q4_K_M for one
+GGUF of a repository), or a name of the catalog; smollm2-135m is a good first one.
+
+examples:
+  farthing run smollm2-135m "Why is the sky blue?"
+  farthing chat smollm2-135m
+  farthing COMMAND --help
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and returns its exit code; never raises for what a person did wrong."""
+    arguments = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        # A character that the terminal's encoding lacks is shown as its number.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        return _dispatch(arguments)
+    except SystemExit as end:
+        # How argparse ends: 0 after --help, 2 after a usage error that it has explained.
+        return end.code if isinstance(end.code, int) else 2
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has left; the interpreter must not trip over it when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except FarthingError as error:
+        print(f"farthing: {error}", file=sys.stderr)
+        return error.exit_code
+    except Exception as error:
+        if os.environ.get("FARTHING_DEBUG"):
+            raise
+        print(
+            f"farthing: internal error: {type(error).__name__}: {error}\n"
+            "This is a fault of farthing, not yours. Run the command again with FARTHING_DEBUG=1 "
+            "and report what it prints.",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in COMMANDS:
+        return _without_command(arguments)
+    name = arguments[0]
+    module = import_module(f"farthing.cli.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"farthing {name}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    module.configure(parser)
+    # Intermixed: a flag may stand between MODEL and PROMPT.
+    code = module.run(parser.parse_intermixed_args(arguments[1:]))
+    sys.stdout.flush()
+    return int(code)
+
+
+def _without_command(arguments: list[str]) -> int:
+    """Handles --help and --version, and says what is wrong with anything else."""
+    parser = argparse.ArgumentParser(
+        prog="farthing",
+        description="Cheap language-model inference on hardware people own.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"farthing {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, what in COMMANDS.items():
+        commands.add_parser(name, help=what)
+    parser.parse_args(arguments)
+    return 0

@@ -1,0 +1,108 @@
+"""farthing models: what is on disk and what can be fetched by name."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from farthing.core import RequestError
+
+if TYPE_CHECKING:
+    import argparse
+
+_DESCRIPTION = "List the models on disk and the catalog; fetch one; remove one."
+
+_EPILOG = """\
+examples:
+  farthing models
+  farthing models pull smollm2-135m
+  farthing models pull owner/name:Q4_K_M
+  farthing models rm smollm2-135m
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    parser.epilog = _EPILOG
+    parser.add_argument("--json", action="store_true", help="the list as one JSON object")
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=("list", "pull", "rm"),
+        default="list",
+        help="list (default); pull: fetch; rm: remove a fetched model from disk",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a catalog name or a hub id")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from farthing.cli.progress import terminal_progress
+    from farthing.files import catalog
+
+    if (arguments.name is None) != (arguments.action == "list"):
+        needs = "takes no NAME" if arguments.name else f"{arguments.action} needs a NAME"
+        raise RequestError(f"farthing models {needs}; see farthing models --help")
+    if arguments.action == "pull":
+        with terminal_progress() as progress:
+            path = catalog.resolve(arguments.name, progress)
+        print(path)
+    elif arguments.action == "rm":
+        with terminal_progress() as progress:
+            freed = catalog.remove(arguments.name, progress)
+        print(f"removed {arguments.name}, {freed / 1e6:,.1f} MB", file=sys.stderr)
+    elif arguments.json:
+        _print_json()
+    else:
+        _print_table()
+    return 0
+
+
+def _print_json() -> None:
+    import json
+
+    from farthing import __version__
+    from farthing.files import catalog
+
+    installed = [
+        {
+            "name": model.name,
+            "path": str(model.path),
+            "bytes": model.bytes,
+            "licence": model.licence,
+            "source": model.source,
+        }
+        for model in catalog.installed()
+    ]
+    known = [
+        {
+            "name": entry.name,
+            "bytes": entry.bytes,
+            "sha256": entry.sha256,
+            "licence": entry.licence,
+            "source": entry.source,
+        }
+        for entry in catalog.CATALOG.values()
+    ]
+    print(json.dumps({"version": __version__, "installed": installed, "catalog": known}, indent=2))
+
+
+def _print_table() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from farthing.files import catalog
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("model", "size", "on disk", "licence", "from"):
+        table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
+    installed = catalog.installed()
+    here = {model.name for model in installed}
+    for model in installed:
+        table.add_row(
+            model.name, f"{model.bytes / 1e6:,.1f} MB", "yes", model.licence, model.source
+        )
+    for entry in catalog.CATALOG.values():
+        if entry.name not in here:
+            size = f"{entry.bytes / 1e6:,.1f} MB"
+            table.add_row(entry.name, size, "no", entry.licence, entry.source)
+    Console().print(table)

@@ -1,0 +1,141 @@
+"""The flags that several subcommands share, and what becomes of them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from farthing.core import ActivationMode, KVDtype, SamplingParams
+
+if TYPE_CHECKING:
+    from farthing.engine.engine import Engine
+
+
+def positive(text: str) -> int:
+    """An argparse type: a whole number from 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """MODEL, as every command takes it."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a .gguf file, a folder of safetensors, a hub id or a catalog name (smollm2-135m)",
+    )
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """How tokens are chosen."""
+    group = parser.add_argument_group("sampling")
+    group.add_argument(
+        "--max-tokens",
+        type=positive,
+        metavar="N",
+        help="most tokens of an answer (default: up to the end of the context)",
+    )
+    group.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)"
+    )
+    group.add_argument(
+        "--top-k", type=int, default=0, metavar="K", help="keep the K likeliest (default 0: all)"
+    )
+    group.add_argument(
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="keep the likeliest that make up probability P (default 1: all)",
+    )
+    group.add_argument(
+        "--min-p",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="keep what is at least P times as likely as the likeliest (default 0: all)",
+    )
+    group.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        metavar="R",
+        help="above 1 disfavours what stands in the text already (default 1: off)",
+    )
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="makes sampling repeatable (default: drawn, and told)"
+    )
+    group.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end before this text; may be given several times",
+    )
+
+
+def add_loading(parser: argparse.ArgumentParser) -> None:
+    """How the model is loaded."""
+    group = parser.add_argument_group("loading")
+    group.add_argument(
+        "--context",
+        type=positive,
+        metavar="N",
+        help="most tokens of prompt and answer together (default: the model's own)",
+    )
+    group.add_argument(
+        "--threads", type=positive, metavar="N", help="default: the cores this process may use"
+    )
+    group.add_argument(
+        "--kv-dtype",
+        choices=[each.value for each in KVDtype],
+        default=KVDtype.FP16.value,
+        help="how keys and values are stored in the cache (default fp16)",
+    )
+    group.add_argument(
+        "--activations",
+        choices=[each.value for each in ActivationMode],
+        help="what a product's input is rounded to (default: int8 for quantised weights, the "
+        "weights' own width for 16 and 32 bits)",
+    )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """What is told besides the answer."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--quiet", action="store_true", help="no load report and no figures")
+    group.add_argument(
+        "--json", action="store_true", help="one JSON object with the answer and every figure"
+    )
+
+
+def sampling_of(arguments: argparse.Namespace) -> SamplingParams:
+    """The flags of `add_sampling` as parameters; raises `RequestError` for one out of range."""
+    return SamplingParams(
+        max_tokens=arguments.max_tokens,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        min_p=arguments.min_p,
+        repetition_penalty=arguments.repetition_penalty,
+        seed=arguments.seed,
+        stop=tuple(arguments.stop),
+    )
+
+
+def load_engine(arguments: argparse.Namespace) -> Engine:
+    """Loads the model that the flags of `add_model` and `add_loading` describe, with progress."""
+    from farthing.cli.progress import terminal_progress
+    from farthing.engine.engine import Engine
+
+    with terminal_progress(quiet=arguments.quiet) as progress:
+        return Engine.load(
+            arguments.model,
+            threads=arguments.threads,
+            kv_dtype=arguments.kv_dtype,
+            activations=arguments.activations,
+            context_length=arguments.context,
+            progress=progress,
+        )

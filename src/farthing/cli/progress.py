@@ -1,0 +1,130 @@
+"""Progress on the terminal: a bar for a fetch, and a line for a load that takes over two seconds.
+
+Everything goes to stderr. Where that is no terminal, a fetch is told in two plain lines.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from farthing.engine.load import LoadProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+    from rich.status import Status
+
+    from farthing.files.progress import Fetch
+
+_PATIENCE_SECONDS = 2.0
+
+
+class TerminalProgress(LoadProgress):
+    """Shows a fetch from its start, and a load from its third second on.
+
+    rich is imported when there is something to show: a quick load would feel it.
+    """
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+        self._status: Status | None = None
+        self._phase = ""
+        # Guards the status line, which a timer's thread starts.
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def begin(self, fetch: Fetch) -> None:
+        """Tells what is fetched, from where and under which licence, and starts the bar."""
+        self._stop_status()
+        megabytes = f"{fetch.bytes / 1e6:,.0f} MB"
+        print(f"fetching {fetch.name} from {fetch.source}, {megabytes}", file=sys.stderr)
+        print(f"licence: {fetch.licence}", file=sys.stderr)
+        if not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        self._bar = Progress(
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=fetch.bytes)
+        self._bar.start()
+
+    def advance(self, done: int) -> None:
+        """Moves the bar."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done)
+
+    def waiting(self, name: str) -> None:
+        """Tells that another process is ahead."""
+        print(f"another process is fetching {name}: waiting for it", file=sys.stderr)
+
+    def end(self) -> None:
+        """Takes the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def phase(self, name: str) -> None:
+        """Shows the phase, once the load has taken too long to go without a word."""
+        with self._lock:
+            self._phase = name
+            if self._status is not None:
+                self._status.update(name)
+            elif self._timer is None and sys.stderr.isatty() and not self._quiet:
+                self._timer = threading.Timer(_PATIENCE_SECONDS, self._start_status)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def close(self) -> None:
+        """Leaves the terminal as it was."""
+        self.end()
+        self._stop_status()
+
+    def _start_status(self) -> None:
+        from rich.console import Console
+
+        with self._lock:
+            if self._timer is not None:
+                self._status = Console(stderr=True).status(self._phase)
+                self._status.start()
+
+    def _stop_status(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._status is not None:
+                self._status.stop()
+                self._status = None
+
+
+@contextmanager
+def terminal_progress(quiet: bool = False) -> Iterator[LoadProgress]:
+    """Progress that is gone when the block ends, however it ends.
+
+    `quiet` shows fetches only: a person must see a licence.
+    """
+    progress = TerminalProgress(quiet)
+    try:
+        yield progress
+    finally:
+        progress.close()

@@ -1,0 +1,225 @@
+"""Data that crosses rooms, and the one family of errors.
+
+Everything here is plain data: a request and how it wants to be sampled, one step's flat
+arrays (`StepPlan`), what the step produced (`StepResult`), a tensor as a file stores it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+BLOCK_TOKENS = 32
+"""Token positions in one block of the paged cache."""
+
+CHUNK_TOKENS = 256
+"""Positions whose attention is summed as one unit; chunks are merged in order, always."""
+
+
+class FarthingError(Exception):
+    """Something a person can act on: the message says what was wrong, where, and what to do.
+
+    `exit_code` is what the command line ends with: 2 for bad input or usage, 1 for "the answer
+    is no".
+    """
+
+    exit_code = 2
+
+
+class FileFormatError(FarthingError):
+    """A model file is truncated, garbled, hostile or of a kind that farthing does not read."""
+
+
+class UnsupportedModelError(FarthingError):
+    """The file is sound, but names an architecture, tensor type or tokenizer unknown here."""
+
+
+class DownloadError(FarthingError):
+    """A model could not be fetched: no network, no room, no permission, wrong checksum."""
+
+
+class RequestError(FarthingError):
+    """A request cannot be served as asked: a bad parameter, or a prompt longer than the context."""
+
+
+class DoesNotFitError(FarthingError):
+    """The memory plan says no before anything is allocated."""
+
+    exit_code = 1
+
+
+class CheckFailedError(FarthingError):
+    """A check that was asked for ran, and failed."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as a file holds it: bytes in place (usually a memory map), never decoded here.
+
+    `shape` is outermost first, so a projection is (outputs, inputs); `data` is one-dimensional
+    uint8 of exactly the stored size. `format` is a storage format's name in GGUF's spelling: F32,
+    F16, BF16, Q8_0, Q4_1, Q6_K, ...
+    """
+
+    name: str
+    format: str
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8]
+
+
+class KVDtype(StrEnum):
+    """How keys and values are stored in the cache. int8 has one scale per token and head."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    INT8 = "int8"
+
+
+class ActivationMode(StrEnum):
+    """What a linear operation's input is rounded to before the product."""
+
+    INT8 = "int8"
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request's tokens are chosen. temperature 0 is greedy: the argmax, lowest id on ties.
+
+    Filters apply in this order: logit bias, penalties, temperature, top-k, top-p, min-p; then the
+    token is the argmax of log-probability plus Gumbel noise, which is a function of
+    (seed, choice index, position, token id) alone.
+    `repetition_penalty` looks at prompt and output, `presence_penalty` and `frequency_penalty` at
+    the output only. `logprobs` is the number of most likely tokens whose log-probabilities (of
+    the unfiltered distribution) are reported; None reports none, 0 only the chosen token's.
+    Raises `RequestError` when a field is out of range.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    min_tokens: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        # A caller may pass one string, or a list.
+        object.__setattr__(
+            self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        )
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        for name, ok, wanted in (
+            ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
+            ("temperature", 0.0 <= self.temperature <= 100.0, "from 0 to 100"),
+            ("top_k", self.top_k >= 0, "0 (off) or more"),
+            ("top_p", 0.0 < self.top_p <= 1.0, "above 0 and at most 1"),
+            ("min_p", 0.0 <= self.min_p <= 1.0, "from 0 to 1"),
+            ("seed", self.seed is None or 0 <= self.seed < 2**64, "from 0 to 2^64 - 1"),
+            ("stop", all(self.stop), "made of non-empty strings"),
+            ("min_tokens", self.min_tokens >= 0, "0 or more"),
+            (
+                "repetition_penalty",
+                0.0 < self.repetition_penalty <= 100.0,
+                "above 0 and at most 100",
+            ),
+            ("presence_penalty", -2.0 <= self.presence_penalty <= 2.0, "from -2 to 2"),
+            ("frequency_penalty", -2.0 <= self.frequency_penalty <= 2.0, "from -2 to 2"),
+            ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "from 0 to 20"),
+        ):
+            if not ok:
+                raise RequestError(f"{name} must be {wanted}, not {getattr(self, name)!r}")
+
+
+@dataclass
+class Request:
+    """One prompt to be continued: token ids, how to sample, and who asks for it."""
+
+    id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingParams
+    choice: int = 0
+
+
+@dataclass(frozen=True)
+class SamplingRows:
+    """How each wanted row of a step is sampled: arrays of length R, one entry a row.
+
+    `adjusted_*` lists, row after row (row r owns entries
+    `adjusted_starts[r]:adjusted_starts[r+1]`), the distinct token ids whose logits change before
+    filtering: by `adjusted_bias` (added first), and by the row's penalties: the repetition penalty
+    where `adjusted_seen` is 1, presence and frequency by `adjusted_count`, the times the token
+    stands in the output. `position` is the position that the sampled token will take.
+    """
+
+    temperature: NDArray[np.float32]
+    top_k: NDArray[np.int32]
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+    repetition_penalty: NDArray[np.float32]
+    presence_penalty: NDArray[np.float32]
+    frequency_penalty: NDArray[np.float32]
+    seed: NDArray[np.uint64]
+    choice: NDArray[np.uint32]
+    position: NDArray[np.uint32]
+    logprobs: NDArray[np.int32]
+    """Per row: -1 none, else the number of alternatives."""
+    adjusted_starts: NDArray[np.int32]
+    adjusted_ids: NDArray[np.int32]
+    adjusted_bias: NDArray[np.float32]
+    adjusted_seen: NDArray[np.uint8]
+    adjusted_count: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """One step as flat arrays: S sequences, T tokens, R wanted rows.
+
+    Sequence s feeds tokens `starts[s]:starts[s+1]`, at consecutive positions that end at the last
+    of them; its cache lies in blocks `block_tables[s, :]`, of which entry i holds positions
+    32 i ... 32 i + 31 (entries past the sequence's length are -1). `rows` are indices into the T
+    tokens, ascending, whose logits are wanted. `sampling` is None when only logits are wanted.
+    """
+
+    token_ids: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    starts: NDArray[np.int32]
+    block_tables: NDArray[np.int32]
+    rows: NDArray[np.int32]
+    sampling: SamplingRows | None = None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step gave, one entry per wanted row.
+
+    `logits` (float32, R x vocabulary) is filled only when it was asked for. `logprob` is the chosen
+    token's, NaN where the row asks for none; `top_ids` and `top_logprobs` (R x the largest
+    `logprobs` asked for) are in falling order, lowest id first on ties, padded with -1 and -inf.
+    """
+
+    tokens: NDArray[np.int32]
+    logprob: NDArray[np.float32]
+    top_ids: NDArray[np.int32]
+    top_logprobs: NDArray[np.float32]
+    logits: NDArray[np.float32] | None = None

@@ -1,0 +1,1 @@
+"""Which token runs when, and who owns a block."""

@@ -1,0 +1,201 @@
+"""From what a person types as MODEL to a running engine, and an account of how that went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from threading import Thread
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from farthing.core import ActivationMode, KVDtype, RequestError
+from farthing.engine.engine import Engine
+from farthing.files.catalog import resolve
+from farthing.files.checkpoint import open_checkpoint
+from farthing.files.progress import Progress
+from farthing.models.load import load_model
+from farthing.plan.memory import plan_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from enum import Enum
+    from pathlib import Path
+    from typing import TypeVar
+
+    from farthing.files.checkpoint import Checkpoint
+    from farthing.models.load import Model
+    from farthing.plan.memory import MemoryPlan
+    from farthing.text.chat import ChatTemplate
+    from farthing.text.tokenizer import Tokenizer
+
+    Choice = TypeVar("Choice", bound=Enum)
+
+
+class LoadProgress(Progress):
+    """Told how a load goes: the fetch where there is one, and each phase. This one is silent."""
+
+    def phase(self, name: str) -> None:
+        """A phase begins: "find", "open", "plan", "pack"."""
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """How a model was loaded and what it takes. Bytes are what was allocated, not an estimate.
+
+    `phases` are seconds by name, in order; "tokenizer" runs beside "pack". `memory` is bytes by
+    kind. `formats` counts the weight tensors by stored format; `computed` says for each of these
+    what it is multiplied as: "Q4_1 x int8" is the packed format and the activations' mode.
+    """
+
+    model: str
+    path: Path
+    architecture: str
+    parameters: int
+    model_context_length: int
+    context_length: int
+    sequences: int
+    kv_dtype: str
+    threads: int
+    isa: str
+    seconds: float
+    phases: Mapping[str, float]
+    memory: Mapping[str, int]
+    formats: Mapping[str, int]
+    computed: Mapping[str, str]
+
+
+class _Clock:
+    """Seconds by phase, told to whoever watches."""
+
+    def __init__(self, progress: LoadProgress) -> None:
+        self.phases: dict[str, float] = {}
+        self._progress = progress
+        self._started = perf_counter()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._progress.phase(name)
+        started = perf_counter()
+        yield
+        self.phases[name] = perf_counter() - started
+
+    @property
+    def seconds(self) -> float:
+        return perf_counter() - self._started
+
+
+def load(
+    model: str | Path,
+    *,
+    threads: int | None = None,
+    kv_dtype: KVDtype | str = KVDtype.FP16,
+    activations: ActivationMode | str | None = None,
+    context_length: int | None = None,
+    sequences: int = 1,
+    progress: LoadProgress | None = None,
+) -> Engine:
+    """What `Engine.load` does; see there."""
+    cache = _choice(KVDtype, "kv_dtype", kv_dtype)
+    mode = None if activations is None else _choice(ActivationMode, "activations", activations)
+    progress = LoadProgress() if progress is None else progress
+    clock = _Clock(progress)
+    with clock.phase("find"):
+        path = resolve(str(model), progress)
+    with clock.phase("open"):
+        checkpoint = open_checkpoint(path)
+        loaded = load_model(checkpoint)
+    with clock.phase("plan"):
+        plan = plan_memory(
+            loaded,
+            context_length=context_length,
+            sequences=sequences,
+            kv_dtype=cache,
+            activations=mode,
+            threads=threads,
+        )
+    reading = _TextParts(checkpoint)
+    reading.start()
+    with clock.phase("pack"):
+        from farthing.backends.native import NativeBackend
+
+        backend = NativeBackend(loaded, plan)
+    try:
+        tokenizer, chat_template, clock.phases["tokenizer"] = reading.result()
+    except BaseException:
+        backend.close()
+        raise
+    report = _report(path, loaded, plan, backend.tier, clock)
+    return Engine(backend, tokenizer, chat_template, report=report)
+
+
+class _TextParts(Thread):
+    """Reads tokenizer and chat template beside the packing, which leaves the interpreter free.
+
+    A plain thread: the standard library's pools take longer to import than a model to open.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(name="farthing-tokenizer", daemon=True)
+        self._checkpoint = checkpoint
+        self._parts: tuple[Tokenizer, ChatTemplate | None, float] | None = None
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        """What the thread does."""
+        started = perf_counter()
+        try:
+            from farthing.text.chat import load_chat_template
+            from farthing.text.load import load_tokenizer
+
+            tokenizer = load_tokenizer(self._checkpoint)
+            chat_template = load_chat_template(self._checkpoint, tokenizer)
+            if chat_template is not None:
+                # The first chat would have to wait for it.
+                import farthing.text.sandbox  # noqa: F401
+            self._parts = tokenizer, chat_template, perf_counter() - started
+        except Exception as error:
+            self._error = error
+
+    def result(self) -> tuple[Tokenizer, ChatTemplate | None, float]:
+        """Tokenizer, chat template and seconds; raises what reading them raised."""
+        self.join()
+        if self._parts is None:
+            raise self._error or RuntimeError("the tokenizer's thread was ended")
+        return self._parts
+
+
+def _report(path: Path, model: Model, plan: MemoryPlan, isa: str, clock: _Clock) -> LoadReport:
+    packed = {place.stored: place.packed for place in plan.weights.values() if place.packed}
+    return LoadReport(
+        model=model.name,
+        path=path,
+        architecture=model.config.architecture,
+        parameters=sum(prod(weight.shape) for weight in model.program.weights.values()),
+        model_context_length=model.config.context_length,
+        context_length=plan.context_length,
+        sequences=plan.sequences,
+        kv_dtype=plan.kv_dtype.value,
+        threads=plan.threads,
+        isa=isa,
+        seconds=clock.seconds,
+        phases=dict(clock.phases),
+        memory={
+            "weights": plan.weight_bytes,
+            "cache": plan.cache_bytes,
+            "working": plan.arena.total_bytes,
+        },
+        formats=dict(Counter(model.formats.values()).most_common()),
+        computed={
+            stored: f"{format_.name} x {format_.mode.value}" for stored, format_ in packed.items()
+        },
+    )
+
+
+def _choice(kind: type[Choice], name: str, value: str) -> Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(str(each.value) for each in kind)
+        raise RequestError(f"{name} must be one of {known}, not {value!r}") from None

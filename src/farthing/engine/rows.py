@@ -1,0 +1,135 @@
+"""The sampling side of a step plan: each wanted row's parameters as flat arrays.
+
+A row without bias, penalties or `min_tokens` differs from one step to the next in its position
+alone, so everything else is built once for a given list of sequences and used again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from farthing.core import SamplingRows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from farthing.core import SamplingParams
+
+
+class Adjustments:
+    """The token ids of one sequence whose logits change before filtering, kept step by step.
+
+    Grows by one entry for each new token id; `view` is what `SamplingRows` lists for the row.
+    """
+
+    def __init__(
+        self, sampling: SamplingParams, prompt: Sequence[int], banned: Iterable[int]
+    ) -> None:
+        self._counts_output = (
+            sampling.repetition_penalty != 1.0
+            or sampling.presence_penalty != 0.0
+            or sampling.frequency_penalty != 0.0
+        )
+        self._slots: dict[int, int] = {}
+        self._ids = np.empty(16, np.int32)
+        self._bias = np.zeros(16, np.float32)
+        self._seen = np.zeros(16, np.uint8)
+        self._count = np.zeros(16, np.int32)
+        self._banned = {token: sampling.logit_bias.get(token, 0.0) for token in banned}
+        for token, bias in sampling.logit_bias.items():
+            self._bias[self._slot(token)] = bias
+        for token in self._banned:
+            self._bias[self._slot(token)] = -np.inf
+        if sampling.repetition_penalty != 1.0:
+            for token in prompt:
+                self._seen[self._slot(token)] = 1
+
+    def add_output(self, token: int) -> None:
+        """Counts one more token of the output."""
+        if self._counts_output:
+            slot = self._slot(token)
+            self._seen[slot] = 1
+            self._count[slot] += 1
+
+    def lift_ban(self) -> None:
+        """Gives the banned ids back the bias they would have had."""
+        for token, bias in self._banned.items():
+            self._bias[self._slot(token)] = bias
+        self._banned = {}
+
+    def view(
+        self,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.uint8], NDArray[np.int32]]:
+        """Ids, bias, seen and count: views that the next `add_output` may change."""
+        used = len(self._slots)
+        return self._ids[:used], self._bias[:used], self._seen[:used], self._count[:used]
+
+    def _slot(self, token: int) -> int:
+        slot = self._slots.get(token)
+        if slot is None:
+            slot = self._slots[token] = len(self._slots)
+            if slot == len(self._ids):
+                self._ids = np.concatenate((self._ids, np.empty_like(self._ids)))
+                self._bias = np.concatenate((self._bias, np.zeros_like(self._bias)))
+                self._seen = np.concatenate((self._seen, np.zeros_like(self._seen)))
+                self._count = np.concatenate((self._count, np.zeros_like(self._count)))
+            self._ids[slot] = token
+        return slot
+
+
+class FixedRows:
+    """The parameters of R rows that stay the same from step to step."""
+
+    def __init__(self, rows: Sequence[tuple[SamplingParams, int, int]]) -> None:
+        """`rows` are (parameters, seed, choice index)."""
+        sampling = [row[0] for row in rows]
+        self.temperature = np.array([s.temperature for s in sampling], np.float32)
+        self.top_k = np.array([s.top_k for s in sampling], np.int32)
+        self.top_p = np.array([s.top_p for s in sampling], np.float32)
+        self.min_p = np.array([s.min_p for s in sampling], np.float32)
+        self.repetition_penalty = np.array([s.repetition_penalty for s in sampling], np.float32)
+        self.presence_penalty = np.array([s.presence_penalty for s in sampling], np.float32)
+        self.frequency_penalty = np.array([s.frequency_penalty for s in sampling], np.float32)
+        self.seed = np.array([row[1] for row in rows], np.uint64)
+        self.choice = np.array([row[2] for row in rows], np.uint32)
+        self.logprobs = np.array(
+            [-1 if s.logprobs is None else s.logprobs for s in sampling], np.int32
+        )
+
+    def at(
+        self, positions: Sequence[int], adjustments: Sequence[Adjustments | None]
+    ) -> SamplingRows:
+        """The rows of one step: row r's token will stand at `positions[r]`."""
+        views = [_NONE if a is None else a.view() for a in adjustments]
+        starts = np.zeros(len(views) + 1, np.int32)
+        np.cumsum([len(view[0]) for view in views], out=starts[1:])
+        return SamplingRows(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=self.seed,
+            choice=self.choice,
+            position=np.array(positions, np.uint32),
+            logprobs=self.logprobs,
+            adjusted_starts=starts,
+            adjusted_ids=np.concatenate([view[0] for view in views]),
+            adjusted_bias=np.concatenate([view[1] for view in views]),
+            adjusted_seen=np.concatenate([view[2] for view in views]),
+            adjusted_count=np.concatenate([view[3] for view in views]),
+        )
+
+
+_NONE = (
+    np.empty(0, np.int32),
+    np.empty(0, np.float32),
+    np.empty(0, np.uint8),
+    np.empty(0, np.int32),
+)

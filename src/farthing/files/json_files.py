@@ -1,0 +1,50 @@
+"""Small text files that describe a model, read with a bound on their size."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from farthing.core import FileFormatError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MAX_BYTES = 4 << 20
+"""Parsed JSON takes up to 25 times its own size in memory; the largest known file has 2 MB."""
+
+
+def read_text(path: Path) -> str:
+    """The file's text. Raises `FileFormatError` when it is too large, or is not UTF-8."""
+    if not path.is_file():
+        raise FileFormatError(f"{path} is not a file")
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise FileFormatError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > _MAX_BYTES:
+        raise FileFormatError(f"{path} is larger than {_MAX_BYTES} bytes: it describes no model")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is not UTF-8 text: {error.reason}") from None
+
+
+def read_json_object(path: Path) -> dict[str, object]:
+    """The file's JSON object. Raises `FileFormatError` for anything else."""
+    try:
+        value = json.loads(read_text(path), parse_constant=_constant)
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(
+            f"{path} is not sound JSON ({error!s:.120}): fetch it again"
+        ) from None
+    if not isinstance(value, dict):
+        raise FileFormatError(f"{path} holds a {type(value).__name__} where an object is needed")
+    return value
+
+
+def _constant(name: str) -> float:
+    if name == "NaN":
+        raise ValueError("it holds a NaN")
+    return float(name)

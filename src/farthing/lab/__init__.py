@@ -1,0 +1,1 @@
+"""Measurements of the machine and of what runs on it."""

@@ -1,0 +1,1 @@
+"""From a checkpoint to a Program. `load.py` is the way in; a file an architecture."""

@@ -1,0 +1,230 @@
+"""From an opened checkpoint to a Model: its configuration, its Program and its stored tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from farthing.core import FileFormatError, StoredTensor, UnsupportedModelError
+from farthing.files.checkpoint import Checkpoint
+from farthing.files.gguf import GGUFFile
+from farthing.files.safetensors import SafetensorsFolder
+
+# Importing an architecture's file registers it.
+from farthing.models import gemma3, llama, qwen2, qwen3  # noqa: F401
+from farthing.models.config import ModelConfig, read_config
+from farthing.models.fields import Fields
+from farthing.models.program import Program
+from farthing.models.registry import Architecture, for_gguf, for_model_type
+from farthing.quant.formats import FORMATS, decode
+
+_LAYER = re.compile(r"layers\.(\d+)\.")
+# Names that transformers gave to the text part of models that also see.
+_TEXT_PREFIXES = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+)
+_TEXT_TENSOR = re.compile(r"(model\.(layers|norm|embed_tokens)|lm_head)\.")
+# Tables of sines that old checkpoints stored; they follow from the configuration.
+_DERIVED = re.compile(r".*\.rotary_emb\.inv_freq")
+
+
+class WeightTensors(Mapping[str, StoredTensor]):
+    """The Program's weights as stored tensors, in the form that the Program's operations use.
+
+    A matrix is a view of the file's bytes, or, where its rows must be reordered, a copy made at
+    each access and owned by the caller; a vector is float32.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[], StoredTensor]]) -> None:
+        self._makers = makers
+
+    def __getitem__(self, name: str) -> StoredTensor:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model ready for a backend. `tensors` has exactly the Program's weights.
+
+    `formats` are their storage formats, known without touching the data. `unused` are tensors of
+    the file that the text model has no use for.
+    """
+
+    name: str
+    config: ModelConfig
+    program: Program
+    tensors: Mapping[str, StoredTensor]
+    formats: Mapping[str, str]
+    unused: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A checkpoint's description understood, and its tensors under the names of its form.
+
+    `form` indexes the pair of names in `Architecture.modules`: 0 GGUF, 1 safetensors.
+    """
+
+    name: str
+    where: str
+    form: int
+    architecture: Architecture
+    config: ModelConfig
+    stored: dict[str, StoredTensor]
+
+
+def load_model(checkpoint: Checkpoint) -> Model:
+    """Builds the Program of a checkpoint and finds its weights; decodes no matrix.
+
+    Raises `UnsupportedModelError` for an architecture, feature or storage format not known here,
+    and for tensors that the architecture does not have; `FileFormatError` for a missing tensor, a
+    wrong shape or a bad field.
+    """
+    source = _of_gguf(checkpoint) if isinstance(checkpoint, GGUFFile) else _of_folder(checkpoint)
+    program = source.architecture.build(source.config)
+    makers: dict[str, Callable[[], StoredTensor]] = {}
+    formats: dict[str, str] = {}
+    for name, weight in program.weights.items():
+        module, suffix = name.rsplit(".", 1)
+        template = _LAYER.sub("layers.{layer}.", module)
+        layer = _LAYER.match(module)
+        pattern = source.architecture.modules[template][source.form]
+        file_name = f"{pattern.format(layer=layer[1] if layer else '')}.{suffix}"
+        tensor = _take(source, file_name, weight.shape)
+        makers[name] = _maker(source, template, tensor)
+        formats[name] = tensor.format if len(tensor.shape) == 2 else "F32"
+    return Model(
+        source.name,
+        source.config,
+        program,
+        WeightTensors(makers),
+        MappingProxyType(formats),
+        _unused(source),
+    )
+
+
+def _of_gguf(checkpoint: GGUFFile) -> _Source:
+    where = str(checkpoint.path)
+    metadata = Fields(checkpoint.metadata, where, "")
+    family = metadata.text("general.architecture", None, "")
+    architecture = for_gguf(family, where)
+    fields = Fields(checkpoint.metadata, where, f"{family}.")
+    stored = dict(checkpoint.tensors)
+    config = _configured(architecture, fields, stored)
+    # Reading the configuration has used it.
+    stored.pop("rope_freqs.weight", None)
+    name = metadata.text("general.name", None, checkpoint.path.stem)
+    return _Source(name, where, 0, architecture, config, stored)
+
+
+def _of_folder(checkpoint: SafetensorsFolder) -> _Source:
+    where = str(checkpoint.folder / "config.json")
+    top = Fields(checkpoint.config, where)
+    architecture = for_model_type(top.text(None, "model_type", ""), where)
+    # A model that also sees keeps what describes its text part in a section.
+    text = top.section("text_config")
+    fields = Fields({**architecture.defaults, **top.source, **(text.source if text else {})}, where)
+    stored = {_text_name(name): tensor for name, tensor in checkpoint.tensors.items()}
+    config = _configured(architecture, fields, stored)
+    if config.tied:
+        # Some checkpoints store the embedding a second time.
+        stored.pop("lm_head.weight", None)
+    name = checkpoint.folder.resolve().name
+    return _Source(name, str(checkpoint.folder), 1, architecture, config, stored)
+
+
+def _configured(
+    architecture: Architecture, fields: Fields, stored: Mapping[str, StoredTensor]
+) -> ModelConfig:
+    config = read_config(architecture.name, architecture.activation, fields, stored)
+    return architecture.configure(config, fields)
+
+
+def _text_name(name: str) -> str:
+    """The name that a text-only checkpoint gives to the tensor."""
+    for prefix, plain in _TEXT_PREFIXES:
+        if name.startswith(prefix):
+            return plain + name.removeprefix(prefix)
+    return name
+
+
+def _take(source: _Source, name: str, shape: tuple[int, ...]) -> StoredTensor:
+    """Removes the tensor from the source, checked against what the Program needs."""
+    tensor = source.stored.pop(name, None)
+    if tensor is None:
+        raise FileFormatError(
+            f"{source.where}: the tensor {name} is missing; the file is incomplete, or its "
+            "description does not fit it: fetch it again"
+        )
+    if tensor.shape != shape:
+        raise FileFormatError(
+            f"{source.where}: the tensor {name} has shape {tensor.shape}, but the model's "
+            f"description asks for {shape}"
+        )
+    if tensor.format not in FORMATS:
+        raise UnsupportedModelError(
+            f"{source.where}: the tensor {name} is stored as {tensor.format}, which farthing "
+            f"cannot read: use a file in one of {', '.join(FORMATS)}"
+        )
+    return tensor
+
+
+def _maker(source: _Source, template: str, tensor: StoredTensor) -> Callable[[], StoredTensor]:
+    """What gives the tensor in the Program's form when it is asked for."""
+    heads = 0
+    if source.form == 0 and template in source.architecture.interleaved:
+        heads = source.config.heads if template.endswith("query") else source.config.kv_heads
+    offset = 0.0
+    if source.form == 1 and template.endswith("norm"):
+        offset = source.architecture.gain_offset
+    if len(tensor.shape) == 1:
+        return lambda: half_split(_float32(tensor, offset), heads)
+    return lambda: half_split(tensor, heads)
+
+
+def _float32(tensor: StoredTensor, offset: float) -> StoredTensor:
+    """A vector in float32, `offset` added to every entry."""
+    numbers = decode(tensor) + np.float32(offset)
+    return StoredTensor(tensor.name, "F32", tensor.shape, numbers.view(np.uint8))
+
+
+def half_split(tensor: StoredTensor, heads: int) -> StoredTensor:
+    """Undoes llama.cpp's order of query and key rows; 0 heads: the tensor itself.
+
+    Such a file has the rows of a head's dimension pairs (i, i + head_dim/2) adjacent. Rows move
+    whole, so this loses nothing in any storage format.
+    """
+    if heads == 0:
+        return tensor
+    rows = tensor.shape[0]
+    order = np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+    data = tensor.data.reshape(rows, -1)[order].reshape(-1)
+    return StoredTensor(tensor.name, tensor.format, tensor.shape, data)
+
+
+def _unused(source: _Source) -> tuple[str, ...]:
+    """What the Program did not take; raises `UnsupportedModelError` where it would matter.
+
+    Everything in a GGUF belongs to the text model. A folder may hold an encoder of images too.
+    """
+    unused = tuple(name for name in source.stored if not _DERIVED.fullmatch(name))
+    matter = [name for name in unused if source.form == 0 or _TEXT_TENSOR.match(name)]
+    if matter:
+        raise UnsupportedModelError(
+            f"{source.where}: the tensor {matter[0]!r:.80} is not a part of the "
+            f"{source.architecture.name} architecture as known here ({len(matter)} such); "
+            "computing without it would change the model's answers"
+        )
+    return unused

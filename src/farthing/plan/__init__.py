@@ -1,0 +1,1 @@
+"""What a model takes, before anything is allocated."""

@@ -1,0 +1,205 @@
+"""The byte layout of everything: the plan that the native backend's allocator executes.
+
+`plan_memory` lays out three regions before anything is allocated: the packed weights, the cache's
+block pool, and the arena (values between stages, prepared inputs, rotation tables, attention's
+partials, each thread's scratch). The backend allocates exactly these and places everything at
+the offsets given here, so what a plan says and what a process takes cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from farthing.core import (
+    BLOCK_TOKENS,
+    CHUNK_TOKENS,
+    ActivationMode,
+    DoesNotFitError,
+    KVDtype,
+    RequestError,
+)
+from farthing.plan import packed
+from farthing.plan.arena import Arena, lay_arena
+from farthing.plan.machine import available_memory, usable_cores
+from farthing.plan.packed import PackedFormat, packed_format, round_up
+from farthing.plan.stages import Stage, fuse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from farthing.models.load import Model
+    from farthing.models.program import Program
+
+MIB = 1 << 20
+
+PROCESS_BYTES = 160 * MIB
+"""Room kept for the interpreter, libraries, the tokenizer and its tables; assumed."""
+
+
+@dataclass(frozen=True)
+class WeightPlace:
+    """Where one weight lies in the weights region. A vector is float32 and has no `packed`."""
+
+    offset: int
+    bytes: int
+    stored: str
+    packed: PackedFormat | None
+
+
+@dataclass(frozen=True)
+class CachePlace:
+    """One layer's share of a block: its first KV head's offset, and its share in bytes."""
+
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What the native backend allocates, in bytes, and where everything goes."""
+
+    stages: tuple[Stage, ...]
+    weights: Mapping[str, WeightPlace]
+    weight_bytes: int
+    cache: tuple[CachePlace, ...]
+    block_bytes: int
+    total_blocks: int
+    arena: Arena
+    kv_dtype: KVDtype
+    activations: ActivationMode | None
+    threads: int
+    context_length: int
+    sequences: int
+    step_tokens: int
+    step_rows: int
+
+    @property
+    def cache_bytes(self) -> int:
+        """The block pool."""
+        return self.total_blocks * self.block_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """All that the backend allocates; the process itself (`PROCESS_BYTES`) comes on top."""
+        return self.weight_bytes + self.cache_bytes + self.arena.total_bytes
+
+
+def plan_memory(
+    model: Model,
+    *,
+    context_length: int | None = None,
+    sequences: int = 1,
+    kv_dtype: KVDtype = KVDtype.FP16,
+    activations: ActivationMode | None = None,
+    threads: int | None = None,
+    step_tokens: int = 512,
+    step_rows: int | None = None,
+) -> MemoryPlan:
+    """Lays out the memory of `model` for `sequences` sequences of `context_length` positions each.
+
+    None means: the model's own context length, all usable cores, and one wanted row a sequence (8
+    at least). Raises `RequestError` when the context is longer than the model's own, or a count
+    is not positive. Does not ask whether the machine has the room: `require_room` does.
+    """
+    most = model.config.context_length
+    context_length = most if context_length is None else context_length
+    threads = usable_cores() if threads is None else threads
+    if not 1 <= context_length <= most:
+        raise RequestError(
+            f"the context must be from 1 to the {most} positions that {model.name} was made for, "
+            f"not {context_length}"
+        )
+    for name, value in (("threads", threads), ("sequences", sequences)):
+        if value < 1:
+            raise RequestError(f"{name} must be at least 1, not {value}")
+    step_rows = max(8, sequences) if step_rows is None else step_rows
+    stages = fuse(model.program)
+    weights, weight_bytes = _lay_weights(model.program, model.formats, activations)
+    cache, block_bytes = _lay_block(model.program, kv_dtype)
+    formats = {name: place.packed for name, place in weights.items()}
+    arena = lay_arena(
+        model.program,
+        stages,
+        formats,
+        threads=threads,
+        step_tokens=step_tokens,
+        step_rows=step_rows,
+        chunks=-(-context_length // CHUNK_TOKENS),
+    )
+    return MemoryPlan(
+        stages,
+        weights,
+        weight_bytes,
+        cache,
+        block_bytes,
+        sequences * -(-context_length // BLOCK_TOKENS),
+        arena,
+        kv_dtype,
+        activations,
+        threads,
+        context_length,
+        sequences,
+        step_tokens,
+        step_rows,
+    )
+
+
+def require_room(plan: MemoryPlan, room: int | None = None) -> None:
+    """Raises `DoesNotFitError`, saying what would fit, unless `room` bytes hold the plan.
+
+    None means what this machine, or the container it runs in, can give now.
+    """
+    room = available_memory() if room is None else room
+    needed = plan.total_bytes + PROCESS_BYTES
+    if needed <= room:
+        return
+    blocks = (room - needed + plan.cache_bytes) // plan.block_bytes
+    context = blocks // plan.sequences * BLOCK_TOKENS
+    if context >= BLOCK_TOKENS:
+        way_out = f"with a context of {context} it fits"
+        if plan.kv_dtype is not KVDtype.INT8:
+            way_out += "; an int8 cache (--kv-dtype int8) halves the cache of a 16-bit one"
+    else:
+        way_out = "no context fits: use a smaller or more strongly quantised model"
+    raise DoesNotFitError(
+        f"the model needs {needed / MIB:,.0f} MiB (weights {plan.weight_bytes / MIB:,.0f}, cache "
+        f"for {plan.sequences} x {plan.context_length} tokens {plan.cache_bytes / MIB:,.0f}, "
+        f"working memory {plan.arena.total_bytes / MIB:,.0f}, process "
+        f"{PROCESS_BYTES / MIB:,.0f}), but {room / MIB:,.0f} MiB are available: {way_out}"
+    )
+
+
+def bytes_per_token(program: Program, kv_dtype: KVDtype) -> int:
+    """Bytes of cache that one token of context takes, over all layers, by the formula."""
+    return sum(
+        packed.token_bytes(kv_dtype, layer.kv_heads, layer.head_dim) for layer in program.cache
+    )
+
+
+def _lay_weights(
+    program: Program, formats: Mapping[str, str], activations: ActivationMode | None
+) -> tuple[dict[str, WeightPlace], int]:
+    places: dict[str, WeightPlace] = {}
+    offset = 0
+    for name, weight in program.weights.items():
+        stored = formats[name]
+        if len(weight.shape) == 1:
+            chosen, size = None, weight.shape[0] * 4
+        else:
+            chosen = packed_format(stored, activations)
+            size = packed.matrix_bytes(chosen.name, *weight.shape)
+        places[name] = WeightPlace(offset, size, stored, chosen)
+        offset += round_up(size, 64)
+    return places, offset
+
+
+def _lay_block(program: Program, kv_dtype: KVDtype) -> tuple[tuple[CachePlace, ...], int]:
+    """A block holds 32 positions of every layer, one layer after another, head by head."""
+    places: list[CachePlace] = []
+    offset = 0
+    for layer in program.cache:
+        size = layer.kv_heads * packed.head_block_bytes(kv_dtype, layer.head_dim)
+        places.append(CachePlace(offset, size))
+        offset += size
+    return tuple(places), offset

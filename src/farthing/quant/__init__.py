@@ -1,0 +1,1 @@
+"""Schemes: how weights become codes and come back. `formats.py` is the way in."""

@@ -1,0 +1,126 @@
+"""ggml's 32-weight blocks with one scale, or a scale and a minimum: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1.
+
+    Q8_0   w = d * q              d f16 | 32 int8
+    Q4_0   w = d * (q - 8)        d f16 | 16 bytes of nibbles
+    Q4_1   w = d * q + m          d f16 | m f16 | 16 bytes of nibbles
+    Q5_0   w = d * (q - 16)       d f16 | 32 fifth bits | 16 bytes of nibbles
+    Q5_1   w = d * q + m          d f16 | m f16 | 32 fifth bits | 16 bytes of nibbles
+
+Byte i of the nibbles holds weight i below and weight i + 16 above. The layouts and the rounding are
+those of ggml's reference quantisers (ggml-quants.c); bytes and floats equal the `gguf` package's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from farthing.quant.packing import half, nibbles
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_WEIGHTS = 32
+
+
+def decode_q8_0(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """(n, 34) bytes -> (n, 32) float32."""
+    return half(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)
+
+
+def decode_q4_0(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """(n, 18) bytes -> (n, 32) float32."""
+    return half(blocks, 0) * (nibbles(blocks[:, 2:]).astype(np.float32) - 8)
+
+
+def decode_q4_1(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """(n, 20) bytes -> (n, 32) float32."""
+    return half(blocks, 0) * nibbles(blocks[:, 4:]).astype(np.float32) + half(blocks, 2)
+
+
+def decode_q5_0(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """(n, 22) bytes -> (n, 32) float32."""
+    return half(blocks, 0) * (_five_bits(blocks[:, 2:]).astype(np.float32) - 16)
+
+
+def decode_q5_1(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """(n, 24) bytes -> (n, 32) float32."""
+    return half(blocks, 0) * _five_bits(blocks[:, 4:]).astype(np.float32) + half(blocks, 2)
+
+
+def _five_bits(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    fifth = np.unpackbits(packed[:, :4], axis=1, bitorder="little")
+    return nibbles(packed[:, 4:]) | (fifth << np.uint8(4))
+
+
+def encode_q8_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """(n, 32) float32 -> (n, 34) bytes."""
+    scale = np.abs(weights).max(axis=1, keepdims=True) / np.float32(127)
+    scaled = weights * _inverse(scale)
+    # Half away from zero: numpy's own rounding takes halves to even.
+    magnitude = np.abs(scaled)
+    whole = np.floor(magnitude)
+    codes = np.copysign(whole + np.floor(2 * (magnitude - whole)), scaled)
+    return np.concatenate([_halves(scale), codes.astype(np.int8).view(np.uint8)], axis=1)
+
+
+def encode_q4_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """(n, 32) float32 -> (n, 18) bytes."""
+    scale, codes = _symmetric(weights, 8)
+    return np.concatenate([_halves(scale), _pack_nibbles(codes)], axis=1)
+
+
+def encode_q4_1(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """(n, 32) float32 -> (n, 20) bytes."""
+    scale, minimum, codes = _affine(weights, 15)
+    return np.concatenate([_halves(scale), _halves(minimum), _pack_nibbles(codes)], axis=1)
+
+
+def encode_q5_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """(n, 32) float32 -> (n, 22) bytes."""
+    scale, codes = _symmetric(weights, 16)
+    return np.concatenate([_halves(scale), _pack_fifths(codes), _pack_nibbles(codes)], axis=1)
+
+
+def encode_q5_1(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """(n, 32) float32 -> (n, 24) bytes."""
+    scale, minimum, codes = _affine(weights, 31)
+    return np.concatenate(
+        [_halves(scale), _halves(minimum), _pack_fifths(codes), _pack_nibbles(codes)], axis=1
+    )
+
+
+def _symmetric(
+    weights: NDArray[np.float32], zero: int
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """The weight farthest from zero, sign and all, gets code 0, and zero gets code `zero`."""
+    farthest = np.take_along_axis(weights, np.abs(weights).argmax(axis=1, keepdims=True), axis=1)
+    scale = farthest / np.float32(-zero)
+    codes = np.trunc(weights * _inverse(scale) + np.float32(zero + 0.5))
+    return scale, np.minimum(codes.astype(np.uint8), np.uint8(2 * zero - 1))
+
+
+def _affine(
+    weights: NDArray[np.float32], highest: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]:
+    minimum = weights.min(axis=1, keepdims=True)
+    scale = (weights.max(axis=1, keepdims=True) - minimum) / np.float32(highest)
+    codes = np.trunc((weights - minimum) * _inverse(scale) + np.float32(0.5))
+    return scale, minimum, np.minimum(codes.astype(np.uint8), np.uint8(highest))
+
+
+def _inverse(scale: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale != 0)
+
+
+def _halves(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    return values.astype("<f2").view(np.uint8)
+
+
+def _pack_nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return (codes[:, : _WEIGHTS // 2] & np.uint8(0x0F)) | (codes[:, _WEIGHTS // 2 :] << np.uint8(4))
+
+
+def _pack_fifths(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.packbits(codes >> np.uint8(4), axis=1, bitorder="little")

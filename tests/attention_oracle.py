@@ -1,0 +1,190 @@
+"""Softmax attention in float64, and a paged cache over numpy memory that the native kernels fill.
+
+The cache is as hostile as the real one: every byte that no token wrote is garbage, blocks lie in
+any order, and the block table names no block that the queries may not read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farthing import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+kernels = _native.kernels
+TIERS: list[str] = _native.available_tiers()
+
+BLOCK = 32
+CHUNK = 256
+CACHE_TYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3}
+# Read as a block's number it lies terabytes before the pool: a kernel that reads it dies.
+NO_BLOCK = -(2**31)
+
+
+def round_bf16(x: Floats) -> Floats:
+    """To the nearest bf16, halves to even; finite, normal x."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def int8_codes(x: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Codes and scales, one scale for the last axis."""
+    scale = np.abs(x).max(axis=-1) / np.float32(127)
+    divisor = np.where(scale > 0, scale, np.float32(1))[..., None]
+    return np.clip(np.rint(x / divisor), -127, 127).astype(np.int8), scale
+
+
+def round_to_cache(cache_type: str, x: Floats) -> NDArray[np.float64]:
+    """What the cache holds of x [..., head_dim]."""
+    if cache_type == "fp16":
+        return x.astype(np.float16).astype(np.float64)
+    if cache_type == "bf16":
+        return round_bf16(x).astype(np.float64)
+    if cache_type == "int8":
+        codes, scale = int8_codes(x)
+        return codes.astype(np.float64) * scale[..., None]
+    return x.astype(np.float64)
+
+
+def softmax_attention(
+    query: Floats,
+    keys: NDArray[np.float64],
+    values: NDArray[np.float64],
+    first_position: int,
+    window: int,
+    scale: float,
+) -> NDArray[np.float64]:
+    """query [queries, group, head_dim] over keys and values [positions, head_dim]."""
+    out = np.empty(query.shape)
+    for i in range(len(query)):
+        end = first_position + i + 1
+        begin = max(0, end - window) if window else 0
+        scores = scale * (query[i].astype(np.float64) @ keys[begin:end].T)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        out[i] = weights @ values[begin:end] / weights.sum(axis=-1, keepdims=True)
+    return out
+
+
+@dataclass
+class PagedCache:
+    """One KV head of one layer of one sequence."""
+
+    tier: str
+    cache_type: str
+    head_dim: int
+    pool: NDArray[np.uint8]  # [blocks, bytes of a block and what lies between]
+    table: NDArray[np.int32]
+
+    @classmethod
+    def of(
+        cls,
+        tier: str,
+        cache_type: str,
+        keys: Floats,
+        values: Floats,
+        *,
+        seed: int = 0,
+        garbage: int | None = 0xFF,
+        spare_blocks: int = 3,
+    ) -> PagedCache:
+        """Holds keys and values [positions, head_dim]. Bytes that no token writes are `garbage`,
+        0xFF making a NaN of every floating type, or random; `seed` also places the blocks.
+        """
+        positions, head_dim = keys.shape
+        rng = np.random.default_rng(seed)
+        stride = kernels.head_block_bytes(CACHE_TYPES[cache_type], head_dim) + 64 * (seed % 3)
+        count = -(-positions // BLOCK)
+        pool = rng.integers(0, 256, (count + spare_blocks, stride), np.uint8)
+        if garbage is not None:
+            pool[:] = garbage
+        table = rng.permutation(count + spare_blocks)[:count].astype(np.int32)
+        cache = cls(tier, cache_type, head_dim, pool, table)
+        for position in range(positions):
+            cache.write(position, keys[position], values[position])
+        return cache
+
+    def write(self, position: int, key: Floats, value: Floats) -> None:
+        block = self.pool[self.table[position // BLOCK]]
+        slot = position % BLOCK
+        kernels.cache_write(self.tier, CACHE_TYPES[self.cache_type], block, slot, key, value)
+
+    def chunk(
+        self, query: Floats, first_position: int, window: int, scale: float, chunk: int
+    ) -> Floats:
+        """partial [queries * group, partial_floats] of one tile of queries."""
+        queries, group, head_dim = query.shape
+        first = max(0, first_position - window + 1) // BLOCK if window else 0
+        end = (first_position + queries - 1) // BLOCK + 1
+        table = np.full(max(end, (chunk + 1) * CHUNK // BLOCK), NO_BLOCK, np.int32)
+        table[first:end] = self.table[first:end]
+        partial = np.full((queries * group, kernels.partial_floats(head_dim)), np.nan, np.float32)
+        kernels.attend_chunk(
+            self.tier, CACHE_TYPES[self.cache_type], np.ascontiguousarray(query), self.pool, table,
+            first_position, window, scale, chunk, partial,
+        )  # fmt: skip
+        return partial
+
+    def attend(
+        self,
+        query: Floats,
+        first_position: int,
+        *,
+        window: int = 0,
+        scale: float | None = None,
+        tiles: Sequence[int] | None = None,
+        reverse: bool = False,
+    ) -> Floats:
+        """query [queries, group, head_dim] in tiles of so many queries, chunks merged in order."""
+        queries, group, head_dim = query.shape
+        if scale is None:
+            scale = head_dim**-0.5
+        out = np.empty(query.shape, np.float32)
+        begin = 0
+        for size in tiles or full_tiles(queries):
+            position = first_position + begin
+            tile = query[begin : begin + size]
+            first = max(0, position - window + 1) // CHUNK if window else 0
+            chunks = list(range(first, (position + size - 1) // CHUNK + 1))
+            partials = [self.chunk(tile, position, window, scale, i) for i in chunks]
+            state = merge(self.tier, partials[::-1] if reverse else partials, head_dim)
+            for row, floats in enumerate(state):
+                finished = out[begin + row // group, row % group]
+                kernels.attend_finish(self.tier, floats, finished)
+            begin += size
+        assert begin == queries
+        return out
+
+
+def full_tiles(queries: int) -> list[int]:
+    return [min(8, queries - i) for i in range(0, queries, 8)]
+
+
+def merge(tier: str, partials: Sequence[Floats], head_dim: int) -> Floats:
+    """Into a state that has seen nothing, one by one."""
+    state = np.zeros_like(partials[0])
+    for partial in partials:
+        kernels.attend_merge(tier, head_dim, state, partial)
+    return state
+
+
+def normal(seed: int, *shape: int) -> Floats:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def relative_error(out: Floats, expected: NDArray[np.float64]) -> float:
+    """The worst row's: largest difference by largest element."""
+    difference = np.abs(out - expected).max(axis=-1)
+    return float((difference / np.abs(expected).max(axis=-1)).max())
+
+
+def same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    return a.shape == b.shape and a.tobytes() == b.tobytes()

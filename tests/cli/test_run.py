@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tiny
+from farthing.cli import main
+from farthing.core import SamplingParams
+from farthing.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    return tiny.shared("llama")
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The prompts that reach the engine."""
+    seen: list[Any] = []
+    stream = Engine.stream
+
+    def watching(self: Engine, prompt: Any, *arguments: Any) -> Any:
+        seen.append(prompt)
+        return stream(self, prompt, *arguments)
+
+    monkeypatch.setattr(Engine, "stream", watching)
+    return seen
+
+
+def test_the_text_goes_to_stdout_and_the_report_to_stderr(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(model), "hello", "--max-tokens", "8", "--seed", "7"]) == 0
+    captured = capsys.readouterr()
+    with Engine.load(model) as engine:
+        chat = [{"role": "user", "content": "hello"}]
+        expected = engine.generate(chat, SamplingParams(max_tokens=8))
+    assert captured.out == expected.text + "\n"
+    for part in ("tiny llama", "loaded in", "memory", "weights", "cache", "F32", "threads"):
+        assert part in captured.err
+    assert "8 tokens in" in captured.err
+    assert "seed 7" in captured.err
+
+
+def test_quiet_leaves_the_text_alone(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(model), "hello", "--max-tokens", "3", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_json_is_one_object_with_every_figure(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--json", "--max-tokens", "5", "--temperature", "1", "--seed", "11", "--threads", "1"]
+    assert main(["run", str(model), "hello", *flags]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    found = json.loads(captured.out)
+    assert found.keys() >= {"version", "model", "machine", "threads", "isa", "seed", "load"}
+    assert len(found["model"]["sha256"]) == 64
+    assert found["threads"] == 1
+    assert found["seed"] == 11
+    assert len(found["token_ids"]) == 5
+    assert found["finish_reason"] == "length"
+    assert found["usage"]["completion_tokens"] == 5
+    assert found["usage"]["total_tokens"] == found["usage"]["prompt_tokens"] + 5
+    assert 0 <= found["timing"]["python_share"] <= 1
+    assert sum(found["load"]["memory"].values()) > 0
+    assert found["load"]["formats"] == {"F32": 21}
+
+
+def test_a_drawn_seed_in_the_json_repeats_the_text(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["run", str(model), "hello", "--json", "--max-tokens", "12", "--temperature", "1"]
+    main(command)
+    first = json.loads(capsys.readouterr().out)
+    main([*command, "--seed", str(first["seed"])])
+    assert json.loads(capsys.readouterr().out)["token_ids"] == first["token_ids"]
+
+
+def test_the_prompt_is_one_message_of_a_user(model: Path, prompts: list[Any]) -> None:
+    main(["run", str(model), "hello", "--max-tokens", "1", "--quiet"])
+    main(["run", str(model), "hello", "--max-tokens", "1", "--quiet", "--system", "be brief"])
+    user = {"role": "user", "content": "hello"}
+    assert prompts == [[user], [{"role": "system", "content": "be brief"}, user]]
+
+
+def test_raw_leaves_the_template_out(model: Path, prompts: list[Any]) -> None:
+    main(["run", str(model), "hello", "--max-tokens", "1", "--quiet", "--raw"])
+    assert prompts == ["hello"]
+
+
+@pytest.mark.parametrize("arguments", [["-"], []])
+def test_the_prompt_can_come_from_stdin(
+    arguments: list[str], model: Path, prompts: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("two\nlines\n"))
+    main(["run", str(model), *arguments, "--max-tokens", "1", "--quiet", "--raw"])
+    assert prompts == ["two\nlines"]
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_flags_may_stand_anywhere(order: int, model: Path, prompts: list[Any]) -> None:
+    arguments = [str(model), "hello"]
+    arguments[order:order] = ["--raw", "--max-tokens", "1", "--quiet"]
+    assert main(["run", *arguments]) == 0
+    assert prompts == ["hello"]
+
+
+def test_stdin_that_is_no_text_is_one_clear_error(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\x00"), "utf-8"))
+    assert main(["run", str(model), "--raw", "--quiet"]) == 2
+    assert "the prompt on stdin is not utf-8 text" in capsys.readouterr().err
+
+
+def test_stop_strings_end_the_text(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", str(model), "hello", "--max-tokens", "20", "--json"]
+    main(command)
+    whole = json.loads(capsys.readouterr().out)["text"]
+    stop = whole[4:6]
+    main([*command, "--stop", "never there", "--stop", stop])
+    found = json.loads(capsys.readouterr().out)
+    assert found["text"] == whole[: whole.index(stop)]
+    assert found["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp32", "fp16", "bf16", "int8"])
+@pytest.mark.parametrize("activations", ["int8", "bf16", "fp32"])
+def test_every_cache_and_activation_type_runs(
+    kv_dtype: str, activations: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--kv-dtype", kv_dtype, "--activations", activations, "--max-tokens", "2", "--json"]
+    assert main(["run", str(model), "hello", *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["load"]["kv_dtype"] == kv_dtype
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_control_characters_reach_a_pipe_but_not_a_terminal(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farthing.cli.terminal import write
+
+    out = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    write("a\x1b[2J\x07\n\tä\x9b")
+    assert out.getvalue() == ("a^[[2J^G\n\tä\\x9b" if terminal else "a\x1b[2J\x07\n\tä\x9b")

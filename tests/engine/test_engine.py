@@ -1,0 +1,414 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.scripted import BOS, EOS, VOCABULARY, engine, rambling, saying, tokenizer
+from farthing.backends.null import NullBackend
+from farthing.core import FarthingError, RequestError, SamplingParams
+from farthing.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from farthing.core import StepPlan, StepResult
+
+
+def test_a_string_is_continued_until_the_end_of_text() -> None:
+    completion = engine(saying("four.")).generate("2+2>")
+    assert completion.text == "four."
+    assert completion.token_ids == (*b"four.", EOS)
+    assert completion.finish_reason == "stop"
+    assert completion.usage.prompt_tokens == 5  # <bos> and four bytes
+    assert completion.usage.completion_tokens == 6
+    assert completion.usage.total_tokens == 11
+
+
+def test_a_string_gets_the_beginning_token_and_token_ids_are_taken_as_they_are() -> None:
+    one = engine()
+    assert one.encode("ab") == [BOS, 97, 98]
+    assert one.encode([97, 98]) == [97, 98]
+    assert one.encode((97, 98)) == [97, 98]
+
+
+def test_a_chat_goes_through_the_template_with_one_beginning_token() -> None:
+    one = engine()
+    ids = one.encode([{"role": "user", "content": "hi <turn>"}])
+    assert ids.count(BOS) == 1
+    # The template's own <turn> is the token, the one that was typed is text.
+    assert ids == [BOS, *b"user: hi <turn>", 258, *b"assistant: "]
+
+
+def test_a_list_gives_a_list_in_its_order() -> None:
+    completions = engine(saying("yes")).generate(["a>", "bb>", "ccc>"])
+    assert [completion.text for completion in completions] == ["yes"] * 3
+    assert [completion.usage.prompt_tokens for completion in completions] == [3, 4, 5]
+
+
+def test_a_list_of_chats_and_a_list_of_token_lists_are_lists_of_prompts() -> None:
+    one = engine(saying("yes"))
+    chat = [{"role": "user", "content": ">"}]
+    assert len(one.generate([chat, chat])) == 2
+    assert len(one.generate([[62], [97, 62]])) == 2
+    assert engine(saying("yes", after=" ")).generate(chat).text == "yes"
+
+
+PROMPTS = ["a", "some more words", "x" * 70, "the fourth one", "five", "y" * 40]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "sizes",
+    [{}, {"max_step_tokens": 3}, {"max_step_rows": 2}, {"total_blocks": 5}, {"max_step_rows": 1}],
+    ids=str,
+)
+def test_each_text_of_a_list_is_what_it_is_alone(temperature: float, sizes: dict[str, int]) -> None:
+    sampling = SamplingParams(max_tokens=40, temperature=temperature, seed=11, logprobs=3)
+    alone = [engine().generate(prompt, sampling) for prompt in PROMPTS]
+    together = engine(**sizes).generate(PROMPTS, sampling)
+    for one, other in zip(alone, together, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.text == other.text
+        assert one.logprobs == other.logprobs
+
+
+def test_prompts_of_a_list_share_steps() -> None:
+    one = engine()
+    one.generate(PROMPTS, SamplingParams(max_tokens=10))
+    assert one.steps == 10
+
+
+@given(
+    prompts=st.lists(st.text(min_size=1, max_size=60), min_size=1, max_size=6),
+    tokens=st.integers(1, 40),
+    seed=st.integers(0, 2**64 - 1),
+)
+@settings(max_examples=25)
+def test_every_step_keeps_to_the_backends_contract(
+    prompts: list[str], tokens: int, seed: int
+) -> None:
+    # The null backend raises for a plan that breaks it.
+    one = engine(max_step_tokens=17, total_blocks=12)
+    sampling = SamplingParams(max_tokens=tokens, temperature=1.0, seed=seed)
+    completions = one.generate(prompts, sampling)
+    assert all(len(each.token_ids) == tokens for each in completions)
+    assert one.idle
+
+
+def test_deltas_join_to_the_text_and_only_the_last_has_a_reason() -> None:
+    stream = engine(saying("the answer")).stream(">")
+    deltas = list(stream)
+    assert "".join(delta.text for delta in deltas) == "the answer" == stream.completion.text
+    assert [delta.finish_reason for delta in deltas] == [None] * 10 + ["stop"]
+    ids = tuple(token for delta in deltas for token in delta.token_ids)
+    assert ids == stream.completion.token_ids
+
+
+def test_half_a_character_is_never_sent() -> None:
+    deltas = list(engine(saying("aé😀")).stream(">"))
+    assert [delta.text for delta in deltas] == ["a", "", "é", "", "", "", "😀", ""]
+
+
+def test_a_character_cut_off_by_max_tokens_ends_in_a_replacement_character() -> None:
+    completion = engine(saying("aé")).generate(">", SamplingParams(max_tokens=2))
+    assert completion.text == "a\ufffd"
+    assert completion.finish_reason == "length"
+
+
+def test_a_stop_string_ends_the_text_before_it() -> None:
+    sampling = SamplingParams(stop=("END", "never"))
+    stream = engine(saying("one EN two END three")).stream(">", sampling)
+    deltas = list(stream)
+    assert "".join(delta.text for delta in deltas) == "one EN two "
+    assert stream.completion.finish_reason == "stop"
+    assert bytes(stream.completion.token_ids) == b"one EN two END"
+
+
+def test_a_stop_string_in_the_last_token_allowed_counts_as_a_stop() -> None:
+    completion = engine(saying("abX")).generate(">", SamplingParams(stop="X", max_tokens=3))
+    assert (completion.text, completion.finish_reason) == ("ab", "stop")
+
+
+def test_text_held_back_for_a_stop_string_comes_when_the_text_ends() -> None:
+    completion = engine(saying("one EN")).generate(">", SamplingParams(stop="END"))
+    assert (completion.text, completion.finish_reason) == ("one EN", "stop")
+
+
+def test_stop_strings_and_ending_tokens_wait_for_min_tokens() -> None:
+    one = engine(saying("aXbXcX"))
+    assert one.generate(">", SamplingParams(stop="X", min_tokens=2)).text == "aXb"
+    assert one.generate(">", SamplingParams(stop="X", min_tokens=1)).text == "a"
+    longer = one.generate(">", SamplingParams(min_tokens=9, max_tokens=12))
+    assert len(longer.token_ids) >= 9
+    assert EOS not in longer.token_ids[:9]
+
+
+def test_a_stop_token_ends_the_text_and_is_no_part_of_it() -> None:
+    completion = engine(saying("ab|cd")).generate(">", SamplingParams(stop_token_ids=[124]))
+    assert completion.text == "ab"
+    assert bytes(completion.token_ids) == b"ab|"
+    assert completion.finish_reason == "stop"
+
+
+def test_ignore_eos_goes_on_to_max_tokens() -> None:
+    completion = engine(saying("a")).generate(">", SamplingParams(ignore_eos=True, max_tokens=4))
+    assert completion.token_ids == (97, EOS, EOS, EOS)
+    assert (completion.text, completion.finish_reason) == ("a", "length")
+
+
+def test_without_max_tokens_the_context_is_the_end() -> None:
+    one = engine(context_length=40)
+    assert one.context_length == 40
+    completion = one.generate([1, 2, 3])
+    assert completion.usage.total_tokens == 40
+    assert completion.finish_reason == "length"
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_a_drawn_seed_is_told_and_repeats_the_text(temperature: float) -> None:
+    one = engine()
+    drawn = one.generate("go", SamplingParams(temperature=temperature, max_tokens=30))
+    again = one.generate(
+        "go", SamplingParams(temperature=temperature, max_tokens=30, seed=drawn.seed)
+    )
+    other = one.generate("go", SamplingParams(temperature=temperature, max_tokens=30))
+    assert again.token_ids == drawn.token_ids
+    assert again.seed == drawn.seed
+    assert other.token_ids != drawn.token_ids
+
+
+def test_log_probabilities_are_given_where_they_are_asked_for() -> None:
+    one = engine()
+    assert one.generate("a", SamplingParams(max_tokens=2)).logprobs is None
+    completion = one.generate("a", SamplingParams(max_tokens=2, logprobs=2))
+    assert completion.logprobs is not None
+    for entry, token in zip(completion.logprobs, completion.token_ids, strict=True):
+        assert entry.token_id == token == entry.top[0][0]  # greedy takes the likeliest
+        assert entry.logprob == entry.top[0][1] > entry.top[1][1]
+
+
+def test_timing_covers_the_backends_time() -> None:
+    completion = engine().generate("a", SamplingParams(max_tokens=20))
+    timing = completion.timing
+    assert 0 < timing.native_seconds < timing.prefill_seconds + timing.decode_seconds
+    assert 0 < timing.python_share < 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "the prompt is empty|at least one"),
+        ([], "the prompt is empty"),
+        ([1, "a"], "whole numbers only"),
+        ([True], "whole numbers only"),
+        (7, "a prompt is a string, token ids or a chat, not int"),
+        ([VOCABULARY], "names token 259"),
+        ([{"role": "user"}], "chat template"),
+        ("x" * 2000, "the prompt has 2001 tokens, and the context holds 1024"),
+    ],
+    ids=repr,
+)
+def test_a_bad_prompt_is_one_clear_error(prompt: Any, message: str) -> None:
+    one = engine()
+    if prompt == "":
+        # A model with a beginning token can start from nothing.
+        assert one.generate(prompt, SamplingParams(max_tokens=1)).usage.prompt_tokens == 1
+        return
+    if prompt == [{"role": "user"}]:
+        one.chat_template = None
+    with pytest.raises(RequestError, match=message):
+        one.generate(prompt)
+    assert one.idle
+
+
+def test_when_one_prompt_of_a_list_is_bad_none_is_run() -> None:
+    one = engine()
+    with pytest.raises(RequestError, match="2001 tokens"):
+        one.generate(["fine", "x" * 2000, "fine too"])
+    assert one.steps == 0
+    assert one.idle
+
+
+def test_an_engine_without_a_template_says_so() -> None:
+    one = engine()
+    one.chat_template = None
+    with pytest.raises(RequestError, match="no chat template"):
+        one.generate([{"role": "user", "content": "hi"}])
+
+
+def test_closing_a_stream_early_frees_its_blocks() -> None:
+    one = engine()
+    stream = one.stream("abc")
+    next(stream)
+    assert not one.idle
+    stream.close()
+    assert one.idle
+    assert stream.completion.finish_reason == "cancelled"
+    assert len(stream.completion.token_ids) == 1
+    with pytest.raises(StopIteration):
+        next(stream)
+
+
+def test_leaving_a_loop_over_a_stream_frees_its_blocks() -> None:
+    one = engine()
+    for _ in one.stream("abc"):
+        break
+    assert one.idle
+
+
+def test_a_stream_closes_with_its_block() -> None:
+    one = engine()
+    with one.stream("abc") as stream:
+        next(stream)
+    assert one.idle
+
+
+def test_closing_a_stream_that_has_ended_keeps_its_reason() -> None:
+    one = engine(saying("yes"))
+    stream = one.stream(">")
+    list(stream)
+    stream.close()
+    assert stream.completion.finish_reason == "stop"
+
+
+def test_a_stream_that_waits_in_the_queue_can_be_closed() -> None:
+    one = engine(saying("yes"), max_step_rows=1)
+    first, second = one.stream(">"), one.stream(">")
+    next(first)
+    second.close()
+    assert list(second) == []
+    assert "".join(delta.text for delta in first) == "es"
+    assert one.idle
+
+
+def test_two_streams_side_by_side_share_steps() -> None:
+    one = engine(saying("yes"))
+    first, second = one.stream(">"), one.stream(">>")
+    pairs = list(zip(first, second, strict=True))
+    assert [(a.text, b.text) for a, b in pairs] == [("y", "y"), ("e", "e"), ("s", "s"), ("", "")]
+    assert one.steps == 4
+
+
+def test_a_closed_engine_refuses_and_its_streams_have_ended() -> None:
+    with engine() as one:
+        stream = one.stream("abc")
+        next(stream)
+    assert list(stream) == []
+    assert stream.completion.finish_reason == "cancelled"
+    with pytest.raises(RequestError, match="the engine is closed"):
+        one.generate("abc")
+    one.close()
+
+
+def test_a_model_whose_scores_are_no_numbers_is_one_clear_error() -> None:
+    one = engine(lambda prefix: np.full(VOCABULARY, np.nan, np.float32))
+    with pytest.raises(FarthingError, match="no token can be chosen"):
+        one.generate("abc")
+    assert one.idle
+
+
+class Interrupting(NullBackend):
+    """Raises `error` in the given step, before or after it has written to the cache."""
+
+    def __init__(self, step: int, after: bool, error: type[BaseException]) -> None:
+        super().__init__(rambling, VOCABULARY)
+        self.at = step
+        self.after = after
+        self.error = error
+
+    def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
+        result = super().run(plan, want_logits) if self.after else None
+        self.at -= 1
+        if self.at == 0:
+            raise self.error
+        return result or super().run(plan, want_logits)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_an_interrupted_step_is_simply_run_again(step: int, after: bool) -> None:
+    sampling = SamplingParams(max_tokens=40, seed=1, temperature=1.0)
+    expected = engine().generate("abc", sampling)
+    one = Engine(Interrupting(step, after, KeyboardInterrupt), tokenizer())
+    stream = one.stream("abc", sampling)
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
+    list(stream)
+    assert stream.completion.token_ids == expected.token_ids
+    assert one.idle
+
+
+def test_an_interrupted_generate_gives_its_blocks_back() -> None:
+    one = Engine(Interrupting(3, True, KeyboardInterrupt), tokenizer())
+    with pytest.raises(KeyboardInterrupt):
+        one.generate(["abc", "defg"])
+    assert one.idle
+
+
+def in_threads(*work: Callable[[], None]) -> None:
+    errors: list[BaseException] = []
+
+    def guarded(part: Callable[[], None]) -> None:
+        try:
+            part()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(part,)) for part in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert errors == []
+
+
+def test_texts_generated_from_several_threads_are_what_they_are_alone() -> None:
+    sampling = SamplingParams(max_tokens=30, temperature=1.0, seed=5)
+    alone = {prompt: engine().generate(prompt, sampling).token_ids for prompt in PROMPTS}
+    one = engine(total_blocks=9)
+    found: dict[str, tuple[int, ...]] = {}
+
+    def work(prompt: str) -> Callable[[], None]:
+        def generate() -> None:
+            found[prompt] = one.generate(prompt, sampling).token_ids
+
+        return generate
+
+    in_threads(*map(work, PROMPTS))
+    assert found == alone
+    assert one.idle
+
+
+def test_a_stream_closed_while_another_thread_runs_a_step_waits_for_nothing() -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def blocking(prefix: NDArray[np.int32]) -> int:
+        entered.set()
+        assert release.wait(60)
+        return 97
+
+    one = engine(blocking)
+    leaving = one.stream("abc")
+    staying = one.stream("abc", SamplingParams(max_tokens=3))
+
+    def leave() -> None:
+        assert entered.wait(60)
+        leaving.close()
+        release.set()
+
+    def stay() -> None:
+        for _ in staying:
+            pass
+
+    in_threads(stay, leave)
+    assert staying.completion.text == "aaa"
+    assert leaving.completion.finish_reason == "cancelled"
+    assert one.idle

@@ -1,0 +1,116 @@
+"""The memory plan: nothing overlaps, everything is counted, and the allocator obeys it."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+import tiny
+from farthing.backends.native import NativeBackend
+from farthing.core import ActivationMode, KVDtype, RequestError
+from farthing.plan.memory import MemoryPlan, bytes_per_token, plan_memory
+from native_steps import model_at
+
+
+def lifetimes(plan: MemoryPlan) -> dict[str, tuple[int, int]]:
+    spans: dict[str, tuple[int, int]] = {}
+    for index, stage in enumerate(plan.stages):
+        spans[stage.output] = (index, index)
+        for name in stage.reads:
+            spans[name] = (spans[name][0], index)
+    spans[plan.stages[-1].output] = (spans[plan.stages[-1].output][0], len(plan.stages))
+    return spans
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("activations", [None, ActivationMode.BF16])
+def test_values_alive_together_share_no_byte(
+    family: str, activations: ActivationMode | None
+) -> None:
+    plan = plan_memory(model_at(tiny.shared(family, "gguf", "Q4_0")), activations=activations)
+    spans = lifetimes(plan)
+    places = plan.arena.values
+    for a, b in combinations(places, 2):
+        first, second = sorted((a, b), key=lambda name: spans[name][0])
+        # A value may take over the memory of one that ends in the stage that makes it; which
+        # stages may do so is tested by the numbers of every family.
+        if spans[first][1] <= spans[second][0]:
+            continue
+        start, end = places[a].offset, places[a].offset + places[a].bytes
+        assert end <= places[b].offset or places[b].offset + places[b].bytes <= start, (a, b)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_stage_never_writes_over_what_its_product_reads(family: str) -> None:
+    plan = plan_memory(model_at(tiny.shared(family, "gguf", "Q4_0")))
+    places = plan.arena.values
+    checked = 0
+    for stage in plan.stages:
+        source = getattr(stage, "source", None)
+        if source is None:
+            continue
+        read, written = places[source.value], places[stage.output]
+        assert (
+            read.offset + read.bytes <= written.offset
+            or written.offset + written.bytes <= read.offset
+        )
+        checked += 1
+    assert checked > 0
+
+
+def test_weights_follow_one_another_without_overlap() -> None:
+    plan = plan_memory(model_at(tiny.shared("llama3", "gguf", "Q4_1")))
+    end = 0
+    for place in sorted(plan.weights.values(), key=lambda place: place.offset):
+        assert place.offset >= end
+        assert place.offset % 64 == 0
+        end = place.offset + place.bytes
+    assert end <= plan.weight_bytes < end + 64
+
+
+def _mapped_bytes() -> int:
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"VmSize:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@pytest.mark.parametrize("kv_dtype", [KVDtype.FP16, KVDtype.INT8])
+def test_the_allocator_takes_what_the_plan_says(kv_dtype: KVDtype) -> None:
+    model = model_at(tiny.shared("llama3", "gguf", "Q4_1"))
+    # Large enough that the interpreter's own growth does not matter.
+    plan = plan_memory(model, sequences=2000, kv_dtype=kv_dtype, threads=1, step_tokens=512)
+    assert plan.total_bytes > 400 << 20
+    before = _mapped_bytes()
+    backend = NativeBackend(model, plan)
+    grown = _mapped_bytes() - before
+    assert plan.total_bytes <= grown < plan.total_bytes + (16 << 20)
+    assert backend.cache_bytes().shape == (plan.total_blocks, plan.block_bytes)
+    backend.close()
+    assert _mapped_bytes() - before < 16 << 20
+
+
+def test_the_default_models_cache_is_the_formulas(smollm2_path: Path) -> None:
+    model = model_at(smollm2_path)
+    plan = plan_memory(model, context_length=2048, sequences=32, kv_dtype=KVDtype.FP16)
+    assert bytes_per_token(model.program, KVDtype.FP16) == 23_040
+    assert plan.block_bytes == 32 * 23_040
+    assert plan.cache_bytes == 32 * 2048 * 23_040
+    assert plan.weight_bytes < 1.02 * 98_362_432
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"context_length": 1025}, "1024"),
+        ({"context_length": 0}, "context"),
+        ({"threads": 0}, "threads"),
+        ({"sequences": 0}, "sequences"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, int], problem: str) -> None:
+    with pytest.raises(RequestError, match=problem):
+        plan_memory(model_at(tiny.shared("llama")), **settings)
