@@ -113,6 +113,29 @@ def compare(llama_bench: str, model: Path, threads: int, rounds: int) -> dict[st
     }
 
 
+class Neighbours:
+    """How much of the machine other processes took since this was made: they spoil a ratio.
+
+    A program that spins at its barriers loses far more to them than one that sleeps.
+    """
+
+    def __init__(self) -> None:
+        self._busy, self._total = self._read()
+
+    def share(self) -> float:
+        """Processor time of others, of all that there was, from 0 to 1."""
+        busy, total = self._read()
+        return max(0.0, (busy - self._busy) / max(total - self._total, 1e-9))
+
+    @staticmethod
+    def _read() -> tuple[float, float]:
+        """Seconds that others were busy, and all seconds, of all cores together."""
+        ticks = [int(text) for text in Path("/proc/stat").read_text().split(None, 9)[1:9]]
+        seconds = [tick / os.sysconf("SC_CLK_TCK") for tick in ticks]
+        idle = seconds[3] + seconds[4]
+        return sum(seconds) - idle - sum(os.times()[:4]), sum(seconds)
+
+
 def machine() -> dict[str, Any]:
     """What the numbers belong to."""
     cpu = next(
@@ -123,12 +146,7 @@ def machine() -> dict[str, Any]:
         ),
         platform.processor(),
     )
-    return {
-        "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)),
-        "system": platform.platform(),
-        "load_before": os.getloadavg()[0],
-    }
+    return {"cpu": cpu, "cores": os.cpu_count(), "system": platform.platform()}
 
 
 def print_table(results: dict[str, Any], console: Console) -> None:
@@ -161,14 +179,8 @@ def main() -> None:
             "give --llama-bench PATH or LLAMA_BENCH: the top of this file says how to build it"
         )
 
-    console = Console()
-    here = machine()
-    if here["load_before"] > 0.5:
-        # A program that spins at its barriers loses far more to neighbours than one that sleeps.
-        console.print(
-            f"The machine is busy (load {here['load_before']:.1f}): expect no fair ratio."
-        )
     shipped = catalog.resolve(arguments.model)
+    neighbours = Neighbours()
     with tempfile.TemporaryDirectory() as folder:
         q4_0 = Path(folder) / "q4_0.gguf"
         write_q4_0(shipped, q4_0)
@@ -176,11 +188,15 @@ def main() -> None:
             name: compare(arguments.llama_bench, path, arguments.threads, arguments.rounds)
             for name, path in (("as shipped", shipped), ("Q4_0", q4_0))
         }
+    share = neighbours.share()
+    console = Console()
     print_table(results, console)
+    console.print(f"Other processes took {share:.1%} of the machine meanwhile.")
     if arguments.json:
         report = {
             "version": farthing.__version__,
-            "machine": here,
+            "machine": machine(),
+            "taken_by_others": share,
             "model": arguments.model,
             "threads": arguments.threads,
             "results": results,
