@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +18,7 @@ import pytest
 import farthing
 from farthing.core import DownloadError, FarthingError
 from farthing.files import cache
-from farthing.files.progress import SILENT
+from farthing.files.progress import SILENT, _folder_bytes
 
 SOURCES = Path(farthing.__file__).parents[1]
 
@@ -220,3 +223,24 @@ def test_the_cache_is_where_the_environment_says(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert cache.models_folder() == Path(folder)
+
+
+def test_bytes_of_a_folder_are_counted_while_another_process_empties_it(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def churn() -> None:
+        for turn in itertools.count():
+            if stop.is_set():
+                return
+            folder = tmp_path / str(turn % 7) / "deep"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "part").write_bytes(b"12345")
+            shutil.rmtree(folder.parent)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        assert all(0 <= _folder_bytes(tmp_path) <= 5 for _ in range(300))
+    finally:
+        stop.set()
+        thread.join()

@@ -99,14 +99,20 @@ class FixedRows:
         self.logprobs = np.array(
             [-1 if s.logprobs is None else s.logprobs for s in sampling], np.int32
         )
+        self._no_starts = np.zeros(len(rows) + 1, np.int32)
 
     def at(
         self, positions: Sequence[int], adjustments: Sequence[Adjustments | None]
     ) -> SamplingRows:
         """The rows of one step: row r's token will stand at `positions[r]`."""
-        views = [_NONE if a is None else a.view() for a in adjustments]
-        starts = np.zeros(len(views) + 1, np.int32)
-        np.cumsum([len(view[0]) for view in views], out=starts[1:])
+        if any(adjustments):
+            views = [_NONE if a is None else a.view() for a in adjustments]
+            starts = np.zeros(len(views) + 1, np.int32)
+            np.cumsum([len(view[0]) for view in views], out=starts[1:])
+            ids, bias, seen, count = (np.concatenate(each) for each in zip(*views, strict=True))
+        else:
+            starts = self._no_starts
+            ids, bias, seen, count = _NONE
         return SamplingRows(
             temperature=self.temperature,
             top_k=self.top_k,
@@ -120,10 +126,10 @@ class FixedRows:
             position=np.array(positions, np.uint32),
             logprobs=self.logprobs,
             adjusted_starts=starts,
-            adjusted_ids=np.concatenate([view[0] for view in views]),
-            adjusted_bias=np.concatenate([view[1] for view in views]),
-            adjusted_seen=np.concatenate([view[2] for view in views]),
-            adjusted_count=np.concatenate([view[3] for view in views]),
+            adjusted_ids=ids,
+            adjusted_bias=bias,
+            adjusted_seen=seen,
+            adjusted_count=count,
         )
 
 

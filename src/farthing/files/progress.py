@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _POLL_SECONDS = 0.1
 
@@ -74,10 +75,10 @@ def watching(folder: Path, progress: Progress, before: int, most: int) -> Iterat
 
 
 def _folder_bytes(folder: Path) -> int:
+    """Bytes in a folder that somebody else is changing: what vanishes meanwhile is not counted."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            continue
+    for parent, _, names in os.walk(folder):  # unlike rglob, it passes over a folder that is gone
+        for name in names:
+            with suppress(OSError):
+                total += (Path(parent) / name).stat().st_size
     return total
