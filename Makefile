@@ -3,6 +3,8 @@
 #   make run        install into .venv, fetch the default model, show the load report and an answer
 #   make test       install the test tools too; lint, types, room order, formatting, tests
 #   make native     rebuild the C++ core after a change (seconds; Python needs no rebuild)
+#   make neon       cross-build the NEON tiers for the tests (g++-aarch64-linux-gnu and qemu-user;
+#                   `make test` does so by itself where that compiler is installed)
 #   make format     rewrite Python and C++ sources in the project's format
 #   make benchmark  speed beside llama.cpp: LLAMA_BENCH=path/to/llama-bench
 
@@ -15,14 +17,18 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 NATIVE := $(wildcard native/*.cpp native/*.h native/isa/*.cpp native/isa/*.h native/kernels/*.inl native/kernels/*.h)
-FORMATTED := $(sort $(NATIVE))
+KERNEL_SERVER := native/test/kernel_server.cpp
+FORMATTED := $(sort $(NATIVE) $(KERNEL_SERVER))
 
-.PHONY: run test lint format native benchmark clean
+CROSS_COMPILER := aarch64-linux-gnu-g++
+NEON := build/aarch64/kernel_server
+
+.PHONY: run test lint format native neon benchmark clean
 
 run: $(VENV)/.native
 	$(BIN)/farthing run smollm2-135m "$(PROMPT)" --max-tokens 200
 
-test: lint
+test: lint $(if $(shell command -v $(CROSS_COMPILER)),$(NEON))
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 lint: $(VENV)/.native $(VENV)/.test
@@ -39,6 +45,8 @@ format: $(VENV)/.test
 
 native: $(VENV)/.native
 
+neon: $(NEON)
+
 benchmark: $(VENV)/.native $(VENV)/.test
 	$(BIN)/python benchmarks/peers.py --llama-bench "$(LLAMA_BENCH)"
 
@@ -54,6 +62,13 @@ $(VENV)/.tools:
 
 $(VENV)/.native: $(VENV)/.tools pyproject.toml CMakeLists.txt src/farthing/__init__.py $(NATIVE)
 	$(PIP) install --quiet --no-build-isolation --editable .
+	touch $@
+
+$(NEON): $(VENV)/.tools CMakeLists.txt $(NATIVE) $(KERNEL_SERVER)
+	$(BIN)/cmake -S . -B $(@D) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+	  -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+	  -DCMAKE_CXX_COMPILER=$(CROSS_COMPILER) -DFARTHING_KERNEL_SERVER=ON --log-level=WARNING
+	$(BIN)/cmake --build $(@D) --target $(@F)
 	touch $@
 
 # torch first and alone: its wheel decides which build of it (CPU, here) everything else sees.

@@ -1,207 +1,266 @@
-"""farthing beside llama.cpp in one run: prefill of 512 tokens, decode of 128, two weight formats.
+"""farthing beside llama.cpp, ik_llama.cpp, OpenVINO GenAI and vLLM, taking turns in one run.
 
-    python benchmarks/peers.py --llama-bench PATH [--rounds 5] [--threads 2] [--json FILE]
+    python benchmarks/peers.py --peers DIR --json results.json [--only q4_1] [--points decode1]
+    python benchmarks/table.py results.json
 
-Build the peer with its native flags, from the source inside the sdist of llama-cpp-python:
-
-    pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36
-    tar xzf llama_cpp_python-0.3.36.tar.gz && cd llama_cpp_python-0.3.36/vendor/llama.cpp
-    cmake -B build -DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release -DLLAMA_BUILD_TESTS=OFF
-    cmake --build build --target llama-bench
-
-Rounds alternate between the two programs, so a machine that slows down slows both; a ratio is taken
-within its round, and its median is given with the smallest and the largest.
+docs/benchmarks.md says how to set up the peers and what the numbers mean. Within a round every
+engine has one turn at a point (A B C D, A B C D, ...), so a machine that slows down slows all of
+them, and a ratio is taken within its round. A run may be done in pieces: what results.json has is
+not measured again, and --minutes ends a piece in time.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
-import platform
-import random
-import statistics
-import subprocess
+import signal
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 import farthing
-from farthing import Engine, SamplingParams
+from engines import CannotError, Engine, engines
+from farthing import _native
+from farthing.backends.ceilings import Ceilings
+from farthing.core import ActivationMode
 from farthing.files import catalog
-from requantise import write_q4_0
+from farthing.files.checkpoint import open_checkpoint
+from farthing.forge.quantize import quantize
+from hugging_face import write_safetensors
+from neighbours import Neighbours, machine
+from points import CASES, POINTS, VLLM, Case, Point
+from table import markdown
 
-PROMPT_TOKENS = 512
-DECODE_TOKENS = 128
-
-
-@dataclass(frozen=True)
-class Round:
-    """Tokens per second of one round; `python_share` is of the decoding time, ours alone."""
-
-    prefill: float
-    decode: float
-    python_share: float = 0.0
+BUFFER_BYTES = 512 << 20
 
 
-def measure_farthing(engine: Engine, seed: int) -> Round:
-    """A prompt of 512 random tokens to its first token, then 128 tokens after a prompt of one.
+class Results:
+    """Everything measured so far, on disk after every point."""
 
-    Both times hold everything between call and return: scheduling, sampling, decoding to text.
-    """
-    draw = random.Random(seed)
-    prompt = [draw.randrange(1000, 40000) for _ in range(PROMPT_TOKENS)]
+    def __init__(self, path: Path, threads: int) -> None:
+        self._path = path
+        belongs_to = {
+            "format": 1,
+            "version": farthing.__version__,
+            "native": hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest(),
+            "machine": machine(),
+            "threads": threads,
+        }
+        self.data: dict[str, Any] = {**belongs_to, "ceilings": [], "missing": [], "turns": []}
+        if path.exists():
+            self.data = json.loads(path.read_text(encoding="utf-8"))
+            for name, value in belongs_to.items():
+                if self.data[name] != value:
+                    sys.exit(
+                        f"{path} was made with {name} {self.data[name]}, now it is {value}: give "
+                        f"another --json"
+                    )
 
-    started = time.perf_counter()
-    engine.generate(prompt, SamplingParams(max_tokens=1, ignore_eos=True))
-    between = time.perf_counter()
-    decode_only = SamplingParams(max_tokens=DECODE_TOKENS, ignore_eos=True)
-    completion = engine.generate(prompt[:1], decode_only)
-    ended = time.perf_counter()
-    return Round(
-        prefill=PROMPT_TOKENS / (between - started),
-        decode=DECODE_TOKENS / (ended - between),
-        python_share=1 - completion.timing.native_seconds / (ended - between),
-    )
+    def has(self, case: Case, point: Point, round_: int) -> bool:
+        return any(
+            (turn["case"], turn["point"], turn["round"]) == (case.name, point.name, round_)
+            for turn in self.data["turns"]
+        )
+
+    def absent(self, case: Case, point: Point | None, engine: str, why: str) -> None:
+        """Notes that an engine cannot take part: in one point, or in any."""
+        entry = {
+            "case": case.name,
+            "point": point.name if point else None,
+            "engine": engine,
+            "why": why,
+        }
+        if entry not in self.data["missing"]:
+            self.data["missing"].append(entry)
+        print(f"  {engine} is missing: {why}", flush=True)
+
+    def present(self, case: Case, engine: str) -> None:
+        """Forgets that an engine could not be started for a case: now it could."""
+        self.data["missing"] = [
+            each
+            for each in self.data["missing"]
+            if (each["case"], each["point"], each["engine"]) != (case.name, None, engine)
+        ]
+
+    def save(self) -> None:
+        partial = self._path.with_name(self._path.name + ".part")
+        partial.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
+        partial.rename(self._path)
 
 
-def measure_llama(llama_bench: str, model: Path, threads: int) -> Round:
-    """The same two numbers as llama-bench reports them: after a warm-up, sampling nothing."""
-    command = [llama_bench, "-m", model, "-t", threads, "-r", 1, "-o", "json"]
-    command += ["-p", PROMPT_TOKENS, "-n", DECODE_TOKENS]
-    output = subprocess.run([str(part) for part in command], check=True, capture_output=True).stdout
-    rates = {row["n_gen"]: row["avg_ts"] for row in json.loads(output)}
-    return Round(prefill=rates[0], decode=rates[DECODE_TOKENS])
+def model_for(case: Case, engine: str, folder: Path) -> Path:
+    """The file that an engine opens for a case, written first where there is none yet."""
+    source = catalog.resolve(case.source)
+    folder.mkdir(parents=True, exist_ok=True)
+    if engine == VLLM:
+        target = folder / f"{case.source}.safetensors"
+        if not target.exists():
+            write_safetensors(source, target)
+        return target
+    if case.requantised is None:
+        return source
+    target = folder / f"{case.source}.{case.requantised}.gguf"
+    if not target.exists():
+        # llama.cpp's own quantiser leaves embedding and head in 8 bits beside matrices of 4.
+        wide = "Q8_0" if case.requantised == "Q4_0" else None
+        with open_checkpoint(source) as checkpoint:
+            quantize(checkpoint, target, case.requantised, embedding=wide)
+    return target
 
 
-def summarise(ours: list[Round], theirs: list[Round], phase: str) -> dict[str, float]:
-    """Medians of both, and the median, smallest and largest of the ratios round by round."""
-    mine = [getattr(each, phase) for each in ours]
-    peer = [getattr(each, phase) for each in theirs]
-    ratios = [a / b for a, b in zip(mine, peer, strict=True)]
+def measure_ceilings(threads: int) -> dict[str, float]:
+    """The best of every way of reading memory, and products a second, with as many threads."""
+    ceilings = Ceilings(threads, BUFFER_BYTES)
+    try:
+        reads = [rate for _ in range(3) for rate in ceilings.read().values()]
+        products = ceilings.multiply()
+    finally:
+        ceilings.close()
     return {
-        "farthing": statistics.median(mine),
-        "llama.cpp": statistics.median(peer),
-        "ratio": statistics.median(ratios),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
+        "read_bytes_per_second": max(reads),
+        "int8_macs_per_second": products[ActivationMode.INT8],
+        "bf16_macs_per_second": products[ActivationMode.BF16],
     }
 
 
-def compare(llama_bench: str, model: Path, threads: int, rounds: int) -> dict[str, Any]:
-    """Both programs on one file, A B A B: the summary of each phase, and every round."""
-    ours, theirs = [], []
-    with Engine.load(model, threads=threads, context_length=1024) as engine:
-        measure_farthing(engine, seed=0)  # llama-bench warms up too
-        for seed in range(1, rounds + 1):
-            ours.append(measure_farthing(engine, seed))
-            theirs.append(measure_llama(llama_bench, model, threads))
-    return {
-        "prefill": summarise(ours, theirs, "prefill"),
-        "decode": summarise(ours, theirs, "decode"),
-        "python_share": statistics.median(each.python_share for each in ours),
-        "rounds": {
-            "farthing": [asdict(each) for each in ours],
-            "llama.cpp": [asdict(each) for each in theirs],
-        },
+def run_case(
+    case: Case,
+    wanted: list[tuple[int, Point]],
+    taking_part: dict[str, Engine],
+    results: Results,
+    arguments: argparse.Namespace,
+    deadline: float,
+) -> None:
+    """All wanted rounds of one case, as far as the time goes."""
+    present: list[Engine] = []
+    try:
+        for name in case.engines:
+            if name in taking_part:
+                print(f"{case.name}: starting {name}", flush=True)
+                try:
+                    taking_part[name].start(model_for(case, name, arguments.files))
+                    present.append(taking_part[name])
+                    results.present(case, name)
+                except CannotError as error:
+                    results.absent(case, None, name, str(error))
+        latest = None
+        for round_, point in wanted:
+            if time.monotonic() > deadline:
+                return
+            if round_ != latest:
+                ceilings = measure_ceilings(arguments.threads)
+                results.data["ceilings"].append(
+                    {"case": case.name, "round": round_, "ceilings": ceilings}
+                )
+                latest = round_
+            take_turns(case, point, round_, present, results)
+            results.save()
+    finally:
+        for engine in present:
+            engine.stop()
+        results.save()
+
+
+def take_turns(
+    case: Case, point: Point, round_: int, present: list[Engine], results: Results
+) -> None:
+    """One round at one point; an engine that fails has no further turn at that point."""
+    turns = []
+    cannot = {
+        each["engine"]
+        for each in results.data["missing"]
+        if (each["case"], each["point"]) == (case.name, point.name)
     }
+    for engine in present:
+        if engine.name in cannot:
+            continue
+        neighbours = Neighbours(engine.group)
+        try:
+            answer = engine.measure(point, seed=round_ + 1)
+        except CannotError as error:
+            results.absent(case, point, engine.name, str(error))
+            continue
+        turn = {
+            "case": case.name,
+            "point": point.name,
+            "round": round_,
+            "engine": engine.name,
+            **answer,
+            "others": neighbours.share(),
+            "load_average": os.getloadavg()[0],
+            "time": time.time(),
+        }
+        turns.append(turn)
+        rates = ", ".join(f"{label} {rate:,.0f}" for label, rate in answer["rates"].items())
+        others = f"others {turn['others']:.0%}"
+        print(f"{case.name} {point.name} round {round_}: {rates} ({others})", flush=True)
+    # All at once: a round that is cut short is measured again.
+    results.data["turns"] += turns
 
 
-class Neighbours:
-    """How much of the machine other processes took since this was made: they spoil a ratio.
-
-    A program that spins at its barriers loses far more to them than one that sleeps.
-    """
-
-    def __init__(self) -> None:
-        self._busy, self._total = self._read()
-
-    def share(self) -> float:
-        """Processor time of others, of all that there was, from 0 to 1."""
-        busy, total = self._read()
-        return max(0.0, (busy - self._busy) / max(total - self._total, 1e-9))
-
-    @staticmethod
-    def _read() -> tuple[float, float]:
-        """Seconds that others were busy, and all seconds, of all cores together."""
-        ticks = [int(text) for text in Path("/proc/stat").read_text().split(None, 9)[1:9]]
-        seconds = [tick / os.sysconf("SC_CLK_TCK") for tick in ticks]
-        idle = seconds[3] + seconds[4]
-        return sum(seconds) - idle - sum(os.times()[:4]), sum(seconds)
+def choose(text: str, known: dict[str, Any], what: str) -> list[str]:
+    """Names from a comma-separated list, in the order of `known`; one ending in * means several."""
+    chosen: set[str] = set()
+    for each in text.split(","):
+        found = {
+            name
+            for name in known
+            if name == each or (each[-1:] == "*" and name.startswith(each[:-1]))
+        }
+        if not found:
+            sys.exit(f"there is no {what} {each!r}; known: {', '.join(known)}")
+        chosen |= found
+    return [name for name in known if name in chosen]
 
 
-def machine() -> dict[str, Any]:
-    """What the numbers belong to."""
-    cpu = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    home = os.environ.get("FARTHING_PEERS")
+    parser.add_argument(
+        "--peers", type=Path, default=home, help="or FARTHING_PEERS: where they are"
     )
-    return {"cpu": cpu, "cores": os.cpu_count(), "system": platform.platform()}
-
-
-def print_table(results: dict[str, Any], console: Console) -> None:
-    """One row per format and phase."""
-    table = Table(title="Tokens per second, median of the rounds")
-    for column in ("weights", "phase", "farthing", "llama.cpp", "ratio", "smallest to largest"):
-        table.add_column(column, justify="left" if column in ("weights", "phase") else "right")
-    for weights, result in results.items():
-        for phase, label in (("prefill", "pp512"), ("decode", "tg128")):
-            row = result[phase]
-            spread = f"{row['ratio_min']:.2f} to {row['ratio_max']:.2f}"
-            rates = (f"{row['farthing']:.0f}", f"{row['llama.cpp']:.0f}", f"{row['ratio']:.2f}")
-            table.add_row(weights, label, *rates, spread)
-    console.print(table)
-    shares = ", ".join(f"{name} {result['python_share']:.1%}" for name, result in results.items())
-    console.print(f"Python's share of decoding one sequence: {shares}")
+    parser.add_argument("--json", type=Path, default=Path("results.json"), metavar="FILE")
+    parser.add_argument("--only", default="*", metavar="CASES", help=", ".join(CASES))
+    parser.add_argument("--points", default="*", metavar="POINTS", help=f"{', '.join(POINTS)}, *")
+    parser.add_argument("--engines", default="*", help="a comma-separated part of them")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after these")
+    parser.add_argument(
+        "--files",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "farthing-benchmarks",
+        help="where requantised models are kept",
+    )
+    arguments = parser.parse_args()
+    if arguments.peers is None:
+        parser.error("give --peers DIR or FARTHING_PEERS: see docs/benchmarks.md")
+    return arguments
 
 
 def main() -> None:
-    """Run the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--llama-bench", default=os.environ.get("LLAMA_BENCH", ""), metavar="PATH")
-    parser.add_argument("--model", default=catalog.DEFAULT_MODEL)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
-    arguments = parser.parse_args()
-    if not arguments.llama_bench:
-        sys.exit(
-            "give --llama-bench PATH or LLAMA_BENCH: the top of this file says how to build it"
-        )
-
-    shipped = catalog.resolve(arguments.model)
-    neighbours = Neighbours()
-    with tempfile.TemporaryDirectory() as folder:
-        q4_0 = Path(folder) / "q4_0.gguf"
-        write_q4_0(shipped, q4_0)
-        results = {
-            name: compare(arguments.llama_bench, path, arguments.threads, arguments.rounds)
-            for name, path in (("as shipped", shipped), ("Q4_0", q4_0))
-        }
-    share = neighbours.share()
-    console = Console()
-    print_table(results, console)
-    console.print(f"Other processes took {share:.1%} of the machine meanwhile.")
-    if arguments.json:
-        report = {
-            "version": farthing.__version__,
-            "machine": machine(),
-            "taken_by_others": share,
-            "model": arguments.model,
-            "threads": arguments.threads,
-            "results": results,
-        }
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    arguments = parse()
+    # An end by a signal is an orderly one too: the engines are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    deadline = time.monotonic() + 60 * arguments.minutes
+    known = engines(arguments.peers, arguments.threads)
+    taking_part = {name: known[name] for name in choose(arguments.engines, known, "engine")}
+    points = [POINTS[name] for name in choose(arguments.points, POINTS, "point")]
+    results = Results(arguments.json, arguments.threads)
+    for name in choose(arguments.only, CASES, "case"):
+        wanted = [
+            (round_, point)
+            for round_ in range(arguments.rounds)
+            for point in points
+            if not results.has(CASES[name], point, round_)
+        ]
+        if wanted and time.monotonic() < deadline:
+            run_case(CASES[name], wanted, taking_part, results, arguments, deadline)
+    print(markdown(results.data))
 
 
 if __name__ == "__main__":

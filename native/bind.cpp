@@ -291,4 +291,5 @@ NB_MODULE(_native, m) {
   bind_kernels(kernels);
   bind_attention(kernels);
   bind_sampler(kernels);
+  bind_ceilings(m, kernels);
 }

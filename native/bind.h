@@ -33,5 +33,7 @@ inline const Kernels& tier_named(const char* name) {
 void bind_kernels(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
 void bind_sampler(nanobind::module_& m);
+// Adds a class to farthing._native, and its functions to kernels.
+void bind_ceilings(nanobind::module_& m, nanobind::module_& kernels);
 
 }  // namespace farthing

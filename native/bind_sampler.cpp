@@ -1,12 +1,11 @@
 // The sampler and its arithmetic over numpy arrays, for the tests. Outputs are arrays of the
 // caller's, changed in place.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 
 #include "bind.h"
 #include "kernels.h"
+#include "platform.h"
 #include "sampler.h"
 
 namespace nb = nanobind;
@@ -69,13 +68,11 @@ void bind_sample(const char* tier, Array<const float, 2> logits, nb::object samp
   require(vocabulary > 0, "sample: the vocabulary is empty");
   const Rows held = read_rows(sampling, rows);
   check_sampling(held.view, rows, held.entries, vocabulary, width);
-  const size_t bytes = round_up(sample_scratch_bytes(vocabulary), 64);
-  const std::unique_ptr<uint8_t, decltype(&std::free)> scratch(
-      static_cast<uint8_t*>(std::aligned_alloc(64, bytes)), std::free);
+  const Pages scratch(sample_scratch_bytes(vocabulary));
   for (int row = 0; row < rows; ++row) {
     const int64_t top = static_cast<int64_t>(row) * width;
     sample_row(tier_named(tier), logits.data() + static_cast<int64_t>(row) * vocabulary, vocabulary,
-               held.view, row, scratch.get(), tokens.data() + row, logprob.data() + row,
+               held.view, row, scratch.data(), tokens.data() + row, logprob.data() + row,
                top_ids.data() + top, top_logprobs.data() + top, width);
   }
 }

@@ -5,6 +5,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include "platform.h"
 #endif
 
 namespace farthing {
@@ -58,6 +60,10 @@ void list_tiers(Tier (&tiers)[kTiers]) {
   Processor processor = read_processor();
   tiers[1] = {&avx2::kernels, processor.avx2};
   tiers[2] = {&avx512::kernels, processor.avx512};
+#elif defined(__aarch64__)
+  ArmFeatures features = arm_features();
+  tiers[1] = {&neon_dotprod::kernels, features.dot_product};
+  tiers[2] = {&neon_i8mm::kernels, features.dot_product && features.matrix_product};
 #endif
 }
 

@@ -182,6 +182,7 @@ struct NoiseKey {
 };
 
 constexpr int kNoiseTile = 64;  // most tokens in one call of `gumbel`
+constexpr int kReadTurn = 512;  // bytes that `read_all` takes at a time
 
 struct Kernels {
   const char* name;
@@ -234,6 +235,12 @@ struct Kernels {
   // multiple of 4. Returns false, with nothing written, if it can tell cheaply that all are below
   // `least`.
   bool (*gumbel)(const NoiseKey& key, uint32_t first_id, int count, float least, float* noise);
+
+  // --- ceilings (kernels/ceilings.inl): no part of a step
+  // Loads `bytes` (whole kReadTurns) and adds them up, fetching `ahead` bytes ahead unless 0.
+  int32_t (*read_all)(const uint8_t* data, int64_t bytes, int64_t ahead);
+  // Products of a mode as fast as they issue; returns how many multiply-accumulates that were.
+  int64_t (*multiply)(Mode mode, int64_t rounds);
 };
 
 // The table of the best tier this machine runs, or of the one FARTHING_ISA names. Null with
@@ -250,6 +257,12 @@ namespace avx2 {
 extern const Kernels kernels;
 }
 namespace avx512 {
+extern const Kernels kernels;
+}
+namespace neon_dotprod {
+extern const Kernels kernels;
+}
+namespace neon_i8mm {
 extern const Kernels kernels;
 }
 

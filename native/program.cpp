@@ -86,9 +86,13 @@ void Program::profile(bool on) {
 
 void Program::start_phases() {
   if (phases_ == nullptr) {
-    int count = 1;  // sampling
-    for (const auto& stage : stages_) count += stage->phases();
-    phases_ = std::make_unique<Phases>(count, sizes_.threads);
+    int count = 0;
+    for (const auto& stage : stages_) {
+      first_phase_.push_back(count);
+      count += stage->phases();
+    }
+    first_phase_.push_back(count);
+    phases_ = std::make_unique<Phases>(count + 1, sizes_.threads);
   }
   phases_->reset();
 }
@@ -135,7 +139,7 @@ void Program::run(const Step& step, const SampledRows* sampled, float* logits) {
   validate(step);
   index_tokens(step);
   start_phases();
-  team_.run([&](int thread) { work(thread, step, sampled); });
+  team_.offer([&](int thread) { work(thread, step, sampled); });
   if (logits == nullptr) return;
   const Value& value = values_[logits_];
   for (int row = 0; row < step.wanted; ++row) {
@@ -156,10 +160,11 @@ void Program::work(int thread, const Step& step, const SampledRows* sampled) {
     before = now;
   };
   for (size_t i = 0; i < stages_.size(); ++i) {
-    stages_[i]->run(worker);
+    if (worker.begin(first_phase_[i], first_phase_[i + 1])) stages_[i]->run(worker);
     lap(i);
   }
   if (sampled != nullptr) {
+    worker.begin(first_phase_.back(), first_phase_.back() + 1);
     sample(worker, *sampled);
     lap(stages_.size());
   }

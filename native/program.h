@@ -96,7 +96,9 @@ constexpr int kSplitItems = 4;
 
 class Worker;
 
-// What every thread of the team executes, in lock-step with the others.
+// What every thread of the team executes. Outside the items that Worker::each deals out, a stage
+// may write to its own thread's scratch only, and what it reads there may be overwritten meanwhile
+// by a later stage if the others have done all items without it: then it is given none.
 class Stage {
  public:
   virtual ~Stage() = default;
@@ -155,6 +157,7 @@ class Program {
   std::vector<std::unique_ptr<Stage>> stages_;
   std::vector<std::string> labels_;
   std::unique_ptr<Phases> phases_;
+  std::vector<int> first_phase_;                     // of each stage, then of sampling
   std::unique_ptr<std::atomic<int>[]> chunks_done_;  // by split item, zero between stages
   std::vector<QueryTile> query_tiles_;               // of this step
   std::vector<int32_t> token_sequence_;              // of this step
@@ -174,13 +177,21 @@ class Worker {
   const Step& step;
   const int thread;
 
+  // Before a stage, whose phases are [first, next). False if nothing of it is left to do.
+  bool begin(int first, int next) {
+    phase_ = waited_ = first;
+    return !phases_.passed(next);
+  }
   // Runs body(item) for every item, over the whole team; `barrier` must follow before results are
   // read by another phase.
   template <class Body>
   void each(int items, Body&& body) {
     phases_.each(phase_++, thread, items, body);
   }
-  void barrier() { team_.barrier(); }
+  // Returns when all items dealt out in this stage are done.
+  void barrier() {
+    while (waited_ < phase_) phases_.wait(waited_++);
+  }
   int threads() const { return team_.threads(); }
 
   int rows(int value) const;  // of this step
@@ -217,7 +228,7 @@ class Worker {
   uint8_t* const scratch_;
   Team& team_;
   Phases& phases_;
-  int phase_ = 0;
+  int phase_ = 0, waited_ = 0;
 };
 
 constexpr int kRowBlock = 128;   // rows that one work item takes of a product

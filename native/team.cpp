@@ -4,24 +4,39 @@
 
 namespace farthing {
 namespace {
-// Long enough to cover the gap between two phases, short enough to yield the core soon when the
-// machine has fewer free cores than threads.
+
+// Long enough to cover the gap between two phases, short enough to yield the core soon when
+// somebody else could use it.
 constexpr int kSpins = 2000;
+
+constexpr uint32_t kOpen = 1, kInside = 2;  // of Team::inside_
+
 }  // namespace
 
-void Signal::advance() {
-  value_.fetch_add(1, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) value_.notify_all();
+void Signal::wake() {
+  if (sleepers_.load() > 0) value_.notify_all();
 }
 
-void Signal::wait_past(uint32_t seen) {
+template <class Done>
+uint32_t Signal::wait_until(Done done) {
+  uint32_t seen;
   for (int spin = 0; spin < kSpins; ++spin) {
-    if (value_.load(std::memory_order_acquire) != seen) return;
+    if (done(seen = value_.load(std::memory_order_acquire))) return seen;
     relax();
   }
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  while (value_.load(std::memory_order_seq_cst) == seen) value_.wait(seen);
-  sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  // Whoever changes the value looks for sleepers afterwards: it sees this one, or this one sees it.
+  sleepers_.fetch_add(1);
+  while (!done(seen = value_.load())) value_.wait(seen);
+  sleepers_.fetch_sub(1);
+  return seen;
+}
+
+void Signal::wait_for(uint32_t wanted) {
+  wait_until([=](uint32_t value) { return value == wanted; });
+}
+
+uint32_t Signal::wait_past(uint32_t seen) {
+  return wait_until([=](uint32_t value) { return value != seen; });
 }
 
 Team::Team(int threads) : threads_(threads) {
@@ -32,40 +47,74 @@ Team::Team(int threads) : threads_(threads) {
 
 Team::~Team() {
   ending_.store(true, std::memory_order_release);
-  started_.advance();
+  offers_.add(1);
+  offers_.wake();
   for (std::thread& worker : workers_) worker.join();
 }
 
-void Team::run(const std::function<void(int)>& task) {
+void Team::offer(const std::function<void(int)>& task) {
+  if (threads_ == 1) return task(0);
   task_ = &task;
-  started_.advance();
+  inside_.add(kOpen);
+  offers_.add(1);
+  offers_.wake();
   task(0);
-  barrier();
+  inside_.add(-kOpen);
+  inside_.wait_for(0);
 }
 
-void Team::barrier() {
-  if (threads_ == 1) return;
-  uint32_t generation = met_.value();
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-    arrived_.store(0, std::memory_order_relaxed);
-    met_.advance();
-  } else {
-    met_.wait_past(generation);
-  }
+void Team::run(const std::function<void(int)>& task) {
+  std::atomic<int> next{0};
+  offer([&](int) {
+    for (int i; (i = next.fetch_add(1, std::memory_order_relaxed)) < threads_;) task(i);
+  });
 }
 
 void Team::split(int64_t items, const std::function<void(int64_t, int64_t)>& range) {
-  run([&](int thread) { range(items * thread / threads_, items * (thread + 1) / threads_); });
+  run([&](int i) { range(items * i / threads_, items * (i + 1) / threads_); });
 }
 
 void Team::serve(int thread) {
   for (uint32_t seen = 0;;) {
-    started_.wait_past(seen);
+    seen = offers_.wait_past(seen);
     if (ending_.load(std::memory_order_acquire)) return;
-    ++seen;
+    if (!enter()) continue;
+    seen = offers_.value();  // a newer one, perhaps, than that which woke this thread
     (*task_)(thread);
-    barrier();
+    leave();
   }
+}
+
+// False if the offer is closed.
+bool Team::enter() {
+  if (inside_.add(kInside) & kOpen) return true;
+  leave();
+  return false;
+}
+
+void Team::leave() {
+  if (inside_.add(-kInside) == 0) inside_.wake();
+}
+
+void Phases::reset() {
+  for (int i = 0; i < count_ * threads_; ++i) taken_[i].next.store(0, std::memory_order_relaxed);
+  for (int i = 0; i < count_; ++i) done_[i].count.set(0);
+  passed_.store(0, std::memory_order_relaxed);
+}
+
+void Phases::finish(int phase, int done) {
+  Done& all = done_[phase];
+  if (all.count.add(static_cast<uint32_t>(done)) ==
+      static_cast<uint32_t>(all.items.load(std::memory_order_relaxed))) {
+    all.count.wake();
+  }
+}
+
+void Phases::wait(int phase) {
+  Done& all = done_[phase];
+  all.count.wait_for(static_cast<uint32_t>(all.items.load(std::memory_order_relaxed)));
+  // Threads may set it out of order, and so back: that only makes a late one walk further.
+  if (!passed(phase)) passed_.store(phase + 1, std::memory_order_release);
 }
 
 }  // namespace farthing

@@ -8,12 +8,13 @@
 #include "rows.inl"
 #include "attend.inl"
 #include "sample.inl"
+#include "ceilings.inl"
 // clang-format on
 
 constexpr Kernels make_kernels() {
   return {
       kTierName,    pack,          unpack_row, prepare, linear, rmsnorm,     add_rows,
       scale_row,    swiglu,        geglu,      angles,  rope,   cache_write, attend_chunk,
-      attend_merge, attend_finish, argmax,     sum_exp, gumbel,
+      attend_merge, attend_finish, argmax,     sum_exp, gumbel, read_all,    multiply,
   };
 }

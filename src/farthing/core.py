@@ -6,15 +6,15 @@ arrays (`StepPlan`), what the step produced (`StepResult`), a tensor as a file s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
 BLOCK_TOKENS = 32
@@ -104,6 +104,7 @@ class SamplingParams:
     `repetition_penalty` looks at prompt and output, `presence_penalty` and `frequency_penalty` at
     the output only. `logprobs` is the number of most likely tokens whose log-probabilities (of
     the unfiltered distribution) are reported; None reports none, 0 only the chosen token's.
+    A `logit_bias` of -inf forbids its token.
     Raises `RequestError` when a field is out of range.
     """
 
@@ -124,31 +125,68 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        # A caller may pass one string, or a list.
-        object.__setattr__(
-            self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        )
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        # A caller may pass one string, or a list; and numbers that numpy made.
+        object.__setattr__(self, "stop", _listed("stop", self.stop))
+        object.__setattr__(self, "stop_token_ids", _listed("stop_token_ids", self.stop_token_ids))
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, np.number):
+                object.__setattr__(self, each.name, value.item())
+        longest = self.max_tokens if isinstance(self.max_tokens, int) else math.inf
         for name, ok, wanted in (
-            ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
-            ("temperature", 0.0 <= self.temperature <= 100.0, "from 0 to 100"),
-            ("top_k", self.top_k >= 0, "0 (off) or more"),
-            ("top_p", 0.0 < self.top_p <= 1.0, "above 0 and at most 1"),
-            ("min_p", 0.0 <= self.min_p <= 1.0, "from 0 to 1"),
-            ("seed", self.seed is None or 0 <= self.seed < 2**64, "from 0 to 2^64 - 1"),
-            ("stop", all(self.stop), "made of non-empty strings"),
-            ("min_tokens", self.min_tokens >= 0, "0 or more"),
+            ("max_tokens", self.max_tokens is None or _whole(longest, 1), "a whole number from 1"),
+            ("temperature", _number(self.temperature, 0, 100), "from 0 to 100"),
+            ("top_k", _whole(self.top_k, 0, 2**31 - 1), "a whole number from 0 (off)"),
+            ("top_p", _number(self.top_p, 0, 1) and self.top_p, "above 0 and at most 1"),
+            ("min_p", _number(self.min_p, 0, 1), "from 0 to 1"),
+            ("seed", self.seed is None or _whole(self.seed, 0, 2**64 - 1), "from 0 to 2^64 - 1"),
+            ("stop", all(map(_text, self.stop)), "made of non-empty strings"),
+            ("stop_token_ids", all(map(_whole, self.stop_token_ids)), "made of token ids"),
+            ("ignore_eos", isinstance(self.ignore_eos, bool), "True or False"),
+            ("min_tokens", _whole(self.min_tokens, 0, longest), "from 0 to max_tokens"),
             (
                 "repetition_penalty",
-                0.0 < self.repetition_penalty <= 100.0,
+                _number(self.repetition_penalty, 0, 100) and self.repetition_penalty,
                 "above 0 and at most 100",
             ),
-            ("presence_penalty", -2.0 <= self.presence_penalty <= 2.0, "from -2 to 2"),
-            ("frequency_penalty", -2.0 <= self.frequency_penalty <= 2.0, "from -2 to 2"),
-            ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "from 0 to 20"),
+            ("presence_penalty", _number(self.presence_penalty, -2, 2), "from -2 to 2"),
+            ("frequency_penalty", _number(self.frequency_penalty, -2, 2), "from -2 to 2"),
+            ("logit_bias", _biases(self.logit_bias), "token ids with numbers up to 1e30"),
+            ("logprobs", self.logprobs is None or _whole(self.logprobs, 0, 20), "from 0 to 20"),
         ):
             if not ok:
-                raise RequestError(f"{name} must be {wanted}, not {getattr(self, name)!r}")
+                raise RequestError(f"{name} must be {wanted}, not {getattr(self, name)!r:.100}")
+
+
+def _listed(name: str, value: object) -> tuple[object, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, Iterable):
+        return tuple(value)
+    raise RequestError(f"{name} must be a list, not {value!r:.100}")
+
+
+def _whole(value: object, low: float = -math.inf, high: float = math.inf) -> bool:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and low <= value <= high  # type: ignore[operator]
+
+
+def _number(value: object, low: float, high: float) -> bool:
+    """False for NaN, too."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    return number and low <= value <= high  # type: ignore[operator]
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _biases(value: object) -> bool:
+    """-inf forbids a token; what is not finite in float32 otherwise would forbid all others."""
+    return isinstance(value, Mapping) and all(
+        _whole(token) and (bias == -math.inf or _number(bias, -1e30, 1e30))
+        for token, bias in value.items()
+    )
 
 
 @dataclass

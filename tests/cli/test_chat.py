@@ -59,7 +59,7 @@ def test_a_conversation_remembers_both_sides(
     assert chats[1][2]["content"] == "two"
     captured = capsys.readouterr()
     assert captured.out.startswith(answers[0] + "\n")
-    assert captured.err.count("cut off") == 2
+    assert captured.err.count("(cut off: by --max-tokens)\n") == 2
 
 
 def test_reset_forgets_all_but_the_system_message(
@@ -152,3 +152,50 @@ def test_an_interrupt_of_run_ends_with_130_and_no_traceback(smollm2_path: Path) 
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err == b"\n"
+
+
+def test_an_answer_that_fills_the_context_says_so(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert talk(monkeypatch, model, "hello", flags=("--context", "100")) == 0
+    assert "(cut off: the context is full, /reset starts afresh)" in capsys.readouterr().err
+
+
+def test_an_interrupt_before_an_answer_has_begun_ends_that_answer(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = Engine.stream
+
+    def interrupted(self: Engine, *arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return stream(self, *arguments)
+
+    monkeypatch.setattr(Engine, "stream", interrupted)
+    assert talk(monkeypatch, model, "one", "two", flags=()) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "\n\n"
+    assert captured.err == "(stopped)\n(stopped)\n"
+
+
+def test_an_interrupt_while_nothing_is_said_ends_nothing(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(completion: Any) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return f"{completion.usage.completion_tokens} tokens"
+
+    monkeypatch.setattr("farthing.cli.report.figures", interrupted)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\n"))
+    assert main(["chat", model, "--max-tokens", "2"]) == 0
+    assert capsys.readouterr().err.count("2 tokens\n") == 2
+
+
+def test_a_message_that_is_no_text_is_dropped_and_the_conversation_goes_on(
+    model: str,
+    chats: list[list[dict[str, str]]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert talk(monkeypatch, model, "caf\udce9", "two", flags=("--max-tokens", "2")) == 0
+    assert "the message is not UTF-8 text: character 4 is the byte 0xE9" in capsys.readouterr().err
+    assert chats == [[{"role": "user", "content": "two"}]]

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
+import errno
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from farthing.cli import main
 from farthing.files import cache, catalog
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -18,12 +16,12 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def install(name: str, content: bytes) -> None:
+def install(name: str, content: bytes, licence: str = "CC0-1.0") -> None:
     from farthing.files.progress import SILENT
 
     def fill(folder: Path) -> cache.Record:
         (folder / "model.gguf").write_bytes(content)
-        return cache.Record(name, "a test", "CC0-1.0", "model.gguf", {"model.gguf": len(content)})
+        return cache.Record(name, "a test", licence, "model.gguf", {"model.gguf": len(content)})
 
     cache.fetch(name, name, SILENT, fill)
 
@@ -94,6 +92,50 @@ def test_a_cache_that_cannot_be_written_is_one_clear_error(
     error = capsys.readouterr().err
     assert str(tmp_path / "file") in error
     assert "Traceback" not in error
+
+
+def test_a_cache_that_may_not_be_read_is_one_clear_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    for command in (["models"], ["models", "--json"], ["models", "rm", "smollm2-135m"]):
+        assert main(command) == 2
+        assert "may not be used (Permission denied): set FARTHING_CACHE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["models"], ["run", "smollm2-135m", "hello"]])
+def test_a_user_without_a_home_is_told_where_models_could_go(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("FARTHING_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert main(command) == 2
+    assert "set FARTHING_CACHE" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("empty_cache")
+@pytest.mark.parametrize("licence", ["[red]MIT[/]", "[/closed]", "[link=x]y", "MIT\x1b[2J"])
+def test_a_licence_is_shown_as_the_repository_wrote_it(
+    licence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("owner--name", b"1234", licence)
+    assert main(["models"]) == 0
+    assert licence.replace("\x1b", "^[") in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_the_list_in_a_pipe_has_one_line_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for entry in catalog.CATALOG.values():
+        assert any(entry.name in line and entry.licence in line for line in lines)
 
 
 @pytest.mark.parametrize("arguments", [["pull"], ["rm"], ["list", "smollm2-135m"], ["eat", "x"]])

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -159,3 +161,59 @@ def test_control_characters_reach_a_pipe_but_not_a_terminal(
     monkeypatch.setattr(sys, "stdout", out)
     write("a\x1b[2J\x07\n\tä\x9b")
     assert out.getvalue() == ("a^[[2J^G\n\tä\\x9b" if terminal else "a\x1b[2J\x07\n\tä\x9b")
+
+
+def test_json_is_json_whatever_the_terminal_can_show(model: Path) -> None:
+    command = [sys.executable, "-m", "farthing", "run", str(model), "--raw", "h\u00e9", "--json"]
+    done = subprocess.run(
+        [*command, "--max-tokens", "40"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=True,
+    )
+    assert not json.loads(done.stdout)["text"].isascii()
+
+
+NOT_TEXT = "caf\udce9"
+"""What Python makes of a byte that UTF-8 does not have."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ([NOT_TEXT], "the prompt"),
+        (["--system", NOT_TEXT, "hi"], "--system"),
+        (["--stop", NOT_TEXT, "hi"], "--stop"),
+        ([], "the prompt on stdin"),
+    ],
+)
+def test_bytes_that_are_no_text_are_named_by_place(
+    arguments: list[str],
+    what: str,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(NOT_TEXT))
+    assert main(["run", str(model), "--quiet", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"farthing: {what} is not UTF-8 text: character 4 is the byte 0xE9")
+
+
+def test_an_empty_prompt_is_refused_where_it_would_be_an_empty_message(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(model), "", "--quiet"]) == 2
+    assert "the prompt is empty" in capsys.readouterr().err
+
+
+def test_a_file_cannot_talk_to_the_terminal(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = tmp_path / "model.gguf"
+    named.write_bytes(model.read_bytes().replace(b"tiny llama", b"tin\x1b[2Jama"))
+    assert main(["run", str(named), "hi", "--max-tokens", "1"]) == 0
+    error = capsys.readouterr().err
+    assert "tin^[[2Jama: llama" in error
+    assert main(["run", str(tmp_path / "\x1b[2J.gguf"), "hi"]) == 2
+    assert "\x1b" not in error + capsys.readouterr().err

@@ -39,6 +39,9 @@ class Bytes:
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id])
 
+    def longest_token(self) -> int:
+        return 1
+
 
 class _Vocabulary(Bytes):
     size = VOCABULARY

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -226,6 +227,32 @@ def test_a_bad_prompt_is_one_clear_error(prompt: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         one.generate(prompt)
     assert one.idle
+
+
+@pytest.mark.parametrize("sampling", [{"max_tokens": 3}, 3, "greedy"], ids=repr)
+def test_sampling_that_is_no_sampling_params_is_one_clear_error(sampling: Any) -> None:
+    with pytest.raises(RequestError, match="sampling must be SamplingParams, not"):
+        engine().generate("hello", sampling)
+
+
+@pytest.mark.parametrize("kind", [np.array, lambda ids: list(np.array(ids)), tuple])
+def test_token_ids_may_come_from_numpy(kind: Callable[[list[int]], Any]) -> None:
+    few = SamplingParams(max_tokens=3)
+    ids = [97, 98, 99]
+    assert engine().generate(kind(ids), few).token_ids == engine().generate(ids, few).token_ids
+
+
+def test_a_forked_child_is_told_to_load_for_itself() -> None:
+    one = engine()
+    child = os.fork()
+    if child == 0:
+        try:
+            one.generate("hello")
+        except RequestError as error:
+            os._exit(7 if "load the model in the child" in str(error) else 8)
+        os._exit(9)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert one.generate("hello", SamplingParams(max_tokens=2)).usage.completion_tokens > 0
 
 
 def test_when_one_prompt_of_a_list_is_bad_none_is_run() -> None:

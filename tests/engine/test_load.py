@@ -102,6 +102,10 @@ def test_min_tokens_holds_back_an_end_that_is_all_but_certain() -> None:
         ({"threads": 0}, "threads must be at least 1"),
         ({"sequences": 0}, "sequences must be at least 1"),
         ({"context_length": 0}, "the context must be from 1"),
+        ({"threads": "2"}, "threads must be a whole number, not '2'"),
+        ({"threads": True}, "threads must be a whole number, not True"),
+        ({"sequences": 1.0}, "sequences must be a whole number, not 1.0"),
+        ({"context_length": 64.5}, "context_length must be a whole number, not 64.5"),
     ],
     ids=str,
 )

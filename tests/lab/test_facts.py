@@ -17,9 +17,9 @@ def test_a_files_hash_is_its_sha256(tmp_path: Path) -> None:
 
 
 def test_a_folders_hash_is_that_of_sha256sums_listing(tmp_path: Path) -> None:
-    for name in ("model.safetensors", "config.json", "chat_template.jinja", "notes.md"):
+    names = ["chat_template.jinja", "config.json", "description.gguf", "model.safetensors"]
+    for name in (*names, "notes.md", "another.gguf"):
         (tmp_path / name).write_text(name)
-    names = ["chat_template.jinja", "config.json", "model.safetensors"]
     listing = subprocess.run(
         ["sha256sum", *names], cwd=tmp_path, capture_output=True, check=True
     ).stdout

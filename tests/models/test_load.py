@@ -56,6 +56,20 @@ def test_both_forms_give_the_same_weights(family: str) -> None:
         np.testing.assert_array_equal(decode(tensor), decode(from_folder[name]), err_msg=name)
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [("gguf", "blk.1.ffn_norm.weight"), ("safetensors", "model.layers.1.input_layernorm.weight")],
+)
+def test_a_vector_that_is_not_finite_is_named(form: str, name: str, number: float) -> None:
+    checkpoint = opened("gemma3", form)
+    length = checkpoint.tensors[name].shape[0]
+    checkpoint.tensors[name] = replace(vector(number, *[1.0] * (length - 1)), name=name)
+    tensors = load_model(checkpoint).tensors
+    with pytest.raises(FileFormatError, match=f"{name} holds numbers that are not finite"):
+        dict(tensors)
+
+
 @pytest.mark.parametrize(("form", "name"), FORMS)
 def test_a_missing_tensor_is_named(form: str, name: str) -> None:
     checkpoint = opened("llama", form)

@@ -13,7 +13,7 @@ PACKAGE = Path(farthing.__file__).parent
 
 # An optional or compiled module, and the only places that may import it.
 RESTRICTED = {
-    "farthing._native": ("backends/native.py",),
+    "farthing._native": ("backends/",),
     "torch": ("backends/torch.py", "forge/", "lab/"),
     "ray": ("serve/cluster.py",),
     "matplotlib": ("lab/",),

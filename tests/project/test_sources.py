@@ -29,7 +29,7 @@ def test_no_build_flag_breaks_the_exactness_contract() -> None:
     assert "march=native" not in flags
 
 
-@pytest.mark.parametrize("tier", ["avx2", "avx512"])
+@pytest.mark.parametrize("tier", ["avx2", "avx512", "neon_dotprod", "neon_i8mm"])
 def test_a_unit_compiled_for_one_instruction_set_instantiates_no_shared_template(tier: str) -> None:
     # The linker may keep this unit's copy of a template for everyone, and others' machines would
     # meet its instructions: so only headers of macros, types and intrinsics are included.
@@ -47,4 +47,5 @@ def test_a_unit_compiled_for_one_instruction_set_instantiates_no_shared_template
             found = [p for p in (path.parent / name, ROOT / "native" / name) if p.exists()]
             assert found, f"{path} includes {name}, which is not there"
             pending.append(found[0].resolve())
-    assert system <= {"immintrin.h", "cstdint", "cstddef", "cstring", "stdint.h", "stddef.h"}
+    intrinsics = {"immintrin.h", "arm_neon.h"}
+    assert system <= intrinsics | {"cstdint", "cstddef", "cstring", "stdint.h", "stddef.h"}

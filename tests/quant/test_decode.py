@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farthing.core import FileFormatError, StoredTensor, UnsupportedModelError
-from farthing.files.formats import STORAGE_FORMATS, stored_bytes
+from farthing.files.formats import GGUF_FORMATS, stored_bytes
 from farthing.files.gguf import GGUFFile
-from farthing.quant.formats import FORMATS, bits_per_weight, decode
+from farthing.quant.formats import bits_per_weight, decode
 
 READABLE = [
     *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),
@@ -61,7 +61,7 @@ def random_tensor(
 def test_random_bytes_decode_to_exactly_the_peers_floats(
     name: str, seed: int, leading: list[int], blocks: int
 ) -> None:
-    shape = (*leading, blocks * FORMATS[name].block_length)
+    shape = (*leading, blocks * GGUF_FORMATS[name].block_length)
     tensor, rows = random_tensor(np.random.default_rng(seed), name, shape)
     decoded = decode(tensor)
     assert decoded.dtype == np.float32
@@ -72,12 +72,12 @@ def test_random_bytes_decode_to_exactly_the_peers_floats(
 @pytest.mark.parametrize("name", list(SCALES))
 def test_special_scales_decode_as_the_peer_decodes_them(name: str) -> None:
     generator = np.random.default_rng(5)
-    block = FORMATS[name].block_bytes
+    block = GGUF_FORMATS[name].block_bytes
     data = generator.integers(0, 256, (len(SPECIAL) ** 2, block), dtype=np.uint8)
     pairs = np.array([(a, b) for a in SPECIAL for b in SPECIAL], np.float16)
     for column, start in enumerate(SCALES[name]):
         data[:, start : start + 2] = pairs[:, column : column + 1].copy().view(np.uint8)
-    shape = (len(data), FORMATS[name].block_length)
+    shape = (len(data), GGUF_FORMATS[name].block_length)
     decoded = decode(StoredTensor("weights", name, shape, data.reshape(-1)))
     np.testing.assert_array_equal(bits(decoded), bits(peer_decode(data, name)))
 
@@ -94,7 +94,7 @@ def test_every_sixteen_bit_pattern_decodes_exactly(name: str) -> None:
 def test_a_range_of_rows_is_the_same_rows_of_the_whole(
     name: str, seed: int, start: int, stop: int
 ) -> None:
-    shape = (7, 2, FORMATS[name].block_length)
+    shape = (7, 2, GGUF_FORMATS[name].block_length)
     tensor, _ = random_tensor(np.random.default_rng(seed), name, shape)
     part = decode(tensor, rows=slice(start, stop))
     np.testing.assert_array_equal(bits(part), bits(decode(tensor)[start:stop]))
@@ -137,14 +137,15 @@ def test_bytes_that_do_not_match_the_shape_are_refused() -> None:
 @pytest.mark.parametrize("name", READABLE)
 def test_bits_per_weight_are_the_stored_bytes_over_the_weights(name: str) -> None:
     length, size = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
-    assert bits_per_weight(name) * length == size * 8
+    assert bits_per_weight(name, (7, 3 * length)) * length == size * 8
+    assert float(GGUF_FORMATS[name].bits) * length == size * 8
 
 
-def test_the_table_of_storage_formats_is_the_peers() -> None:
+def test_the_table_of_ggufs_formats_is_the_peers() -> None:
     peer = {each.name: (int(each), *GGML_QUANT_SIZES[each]) for each in GGMLQuantizationType}
     ours = {
         each.name: (each.gguf_type, each.block_length, each.block_bytes)
-        for each in STORAGE_FORMATS.values()
+        for each in GGUF_FORMATS.values()
     }
     assert ours == peer
 

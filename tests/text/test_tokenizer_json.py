@@ -2,111 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerFast
 
 from farthing.core import FarthingError, FileFormatError, RequestError, UnsupportedModelError
-from farthing.files.checkpoint import open_checkpoint
-from farthing.text import Tokenizer, load_tokenizer
 from farthing.text.byte_level import CHARACTERS_OF_BYTES
+from text.json_folders import (
+    BYTES,
+    KINDS,
+    LETTERS,
+    SPECIAL,
+    added_tokens,
+    description_of,
+    load_folder,
+    write_folder,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_LETTERS = {text: i for i, text in enumerate(CHARACTERS_OF_BYTES)}
-_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-_SPM_VOCABULARY = {
-    **{f"<0x{byte:02X}>": byte for byte in range(256)},
-    **{text: 256 + i for i, text in enumerate(["▁", "a", "b", "▁a", "ab", "▁ab", "▁▁", "[", "]"])},
-}
-_SPM_MODEL = {
-    "type": "BPE",
-    "vocab": _SPM_VOCABULARY,
-    "merges": ["a b", "▁ ab", "▁ a", "▁ ▁"],
-    "byte_fallback": True,
-    "fuse_unk": True,
-    "unk_token": None,
-}
-_REPLACE = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
-_TO_MARK = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-_FUSE = [{"type": "ByteFallback"}, {"type": "Fuse"}]
-_STRIP = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-
-
-def _sequence(kind: str, *steps: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "Sequence", kind: list(steps)}
-
-
-KINDS: dict[str, dict[str, Any]] = {
-    "byte-level": {
-        "pre_tokenizer": _BYTES,
-        "decoder": _BYTES,
-        "model": {"type": "BPE", "vocab": {**_LETTERS, "ab": 256}, "merges": ["a b"]},
-    },
-    # Llama 2 as first converted: the space is put before every part of the text.
-    "prepend": {
-        "normalizer": _sequence("normalizers", {"type": "Prepend", "prepend": "▁"}, _TO_MARK),
-        "decoder": _sequence("decoders", _REPLACE, *_FUSE, _STRIP),
-        "model": _SPM_MODEL,
-    },
-    # Mistral v0.3: only the beginning of a text gets a space.
-    "metaspace-first": {
-        "pre_tokenizer": {
-            "type": "Metaspace",
-            "replacement": "▁",
-            "prepend_scheme": "first",
-            "split": False,
-        },
-        "decoder": _sequence("decoders", _REPLACE, *_FUSE, _STRIP),
-        "model": _SPM_MODEL,
-    },
-    # Gemma: no space is added.
-    "replace": {
-        "normalizer": _TO_MARK,
-        "decoder": _sequence("decoders", _REPLACE, *_FUSE),
-        "model": _SPM_MODEL,
-    },
-}
-SPECIAL = {"<s>": True, "</s>": True, "<|im_end|>": True, "</think>": False}
-
-
-def _added(first_id: int, **flags: bool) -> list[dict[str, Any]]:
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    return [
-        {"id": first_id + i, "content": text, **plain, "special": special, **flags}
-        for i, (text, special) in enumerate(SPECIAL.items())
-    ]
-
-
-def _description(kind: str, **changed: object) -> dict[str, Any]:
-    description = {"version": "1.0", **KINDS[kind]}
-    description["added_tokens"] = _added(len(description["model"]["vocab"]))
-    return {**description, **changed}
-
-
-def _folder(path: Path, description: object, **files: object) -> Path:
-    path.mkdir(exist_ok=True)
-    save_file({"x": np.zeros(1, np.float32)}, path / "model.safetensors")
-    for name, content in {
-        "config": {"model_type": "llama"},
-        "tokenizer": description,
-        "tokenizer_config": {"bos_token": "<s>", "eos_token": "</s>"},
-        **files,
-    }.items():
-        (path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
-    return path
-
-
-def _load(path: Path) -> Tokenizer:
-    return load_tokenizer(open_checkpoint(path))
-
 
 texts = st.lists(
     st.text("ab \n▁é🐍")
@@ -118,8 +35,11 @@ texts = st.lists(
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_tokens_and_text_equal_those_of_transformers(kind: str, tmp_path: Path) -> None:
-    folder = _folder(tmp_path, _description(kind))
-    mine, theirs = _load(folder), PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
+    folder = write_folder(tmp_path, description_of(kind))
+    mine, theirs = (
+        load_folder(folder),
+        PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json"),
+    )
 
     @given(texts)
     def check(text: str) -> None:
@@ -158,8 +78,8 @@ def test_bos_comes_from_the_configuration_or_else_from_the_post_processor(tmp_pa
         (post_processor, False, [97]),
     ):
         config = names if flag is None else {**names, "add_bos_token": flag}
-        description = _description("byte-level", post_processor=processor)
-        tokenizer = _load(_folder(tmp_path, description, tokenizer_config=config))
+        description = description_of("byte-level", post_processor=processor)
+        tokenizer = load_folder(write_folder(tmp_path, description, tokenizer_config=config))
         letter = tokenizer.encode("a", add_special_tokens=False)
         assert tokenizer.encode("a") == [*expected[:-1], *letter]
         assert tokenizer.encode("<s>a", parse_special=True) == [257, *letter]
@@ -167,10 +87,10 @@ def test_bos_comes_from_the_configuration_or_else_from_the_post_processor(tmp_pa
 
 
 def test_the_tokens_that_end_an_answer_come_from_all_files(tmp_path: Path) -> None:
-    tokenizer = _load(
-        _folder(
+    tokenizer = load_folder(
+        write_folder(
             tmp_path,
-            _description("byte-level"),
+            description_of("byte-level"),
             config={"eos_token_id": 5},
             generation_config={"eos_token_id": [6, 7]},
         )
@@ -189,24 +109,26 @@ def test_a_stored_truncation_or_padding_changes_no_prompt(tmp_path: Path) -> Non
         "pad_type_id": 0,
         "pad_token": "!",
     }
-    tokenizer = _load(
-        _folder(tmp_path, _description("byte-level", truncation=truncation, padding=padding))
+    tokenizer = load_folder(
+        write_folder(tmp_path, description_of("byte-level", truncation=truncation, padding=padding))
     )
     assert tokenizer.decode(tokenizer.encode("cdefghij")) == "cdefghij"
 
 
 def test_special_tokens_strip_white_space_as_transformers_has_it(tmp_path: Path) -> None:
-    added = _added(257, lstrip=True, rstrip=True)
-    folder = _folder(tmp_path, _description("byte-level", added_tokens=added))
+    added = added_tokens(257, lstrip=True, rstrip=True)
+    folder = write_folder(tmp_path, description_of("byte-level", added_tokens=added))
     theirs = PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
-    mine = _load(folder)
+    mine = load_folder(folder)
     for text in ("a <s> b", " <s> ", "a\n<|im_end|>\n</s>  b", "<s><s> a"):
         ids = mine.encode(text, add_special_tokens=False, parse_special=True)
         assert ids == theirs.encode(text, add_special_tokens=False)
 
 
 def test_rows_beyond_the_vocabulary_are_ids_without_text(tmp_path: Path) -> None:
-    tokenizer = _load(_folder(tmp_path, _description("byte-level"), config={"vocab_size": 300}))
+    tokenizer = load_folder(
+        write_folder(tmp_path, description_of("byte-level"), config={"vocab_size": 300})
+    )
     assert tokenizer.vocabulary_size == 300
     assert tokenizer.decode([97 - 33, 299]) == tokenizer.decode([97 - 33])
     with pytest.raises(RequestError, match="from 0 to 299"):
@@ -214,30 +136,30 @@ def test_rows_beyond_the_vocabulary_are_ids_without_text(tmp_path: Path) -> None
 
 
 def test_a_byte_the_vocabulary_lacks_is_refused_not_dropped(tmp_path: Path) -> None:
-    vocabulary = {text: i for text, i in _LETTERS.items() if text != CHARACTERS_OF_BYTES[4]}
+    vocabulary = {text: i for text, i in LETTERS.items() if text != CHARACTERS_OF_BYTES[4]}
     model = {"type": "BPE", "vocab": vocabulary, "merges": []}
-    description = _description("byte-level", model=model, added_tokens=[])
-    tokenizer = _load(_folder(tmp_path, description, tokenizer_config={}))
+    description = description_of("byte-level", model=model, added_tokens=[])
+    tokenizer = load_folder(write_folder(tmp_path, description, tokenizer_config={}))
     with pytest.raises(RequestError, match=r"U\+0004"):
         tokenizer.encode("a\x04b")
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "replace"])
 def test_merges_form_no_control_token_out_of_plain_text(kind: str, tmp_path: Path) -> None:
-    description = _description(kind)
+    description = description_of(kind)
     model = description["model"]
     first = len(model["vocab"])
     vocabulary = {**model["vocab"], "a<": first, "<s>": first + 1, "s>": first + 2}
     for text in "<s>":
         vocabulary.setdefault(text, len(vocabulary))
     merges = [*model["merges"], "s >", "< s>"]
-    added = [{**each, "id": vocabulary["<s>"]} for each in _added(0)[:1]]
+    added = [{**each, "id": vocabulary["<s>"]} for each in added_tokens(0)[:1]]
     description |= {
         "model": {**model, "vocab": vocabulary, "merges": merges},
-        "pre_tokenizer": {**_BYTES, "use_regex": False} if kind == "byte-level" else None,
+        "pre_tokenizer": {**BYTES, "use_regex": False} if kind == "byte-level" else None,
         "added_tokens": added,
     }
-    tokenizer = _load(_folder(tmp_path, description))
+    tokenizer = load_folder(write_folder(tmp_path, description))
     ids = tokenizer.encode("b<s>", add_special_tokens=False)
     assert tokenizer.decode(ids) == "b<s>"
     assert not any(tokenizer.is_special(token_id) for token_id in ids)
@@ -251,20 +173,20 @@ def test_merges_form_no_control_token_out_of_plain_text(kind: str, tmp_path: Pat
         ("not a tokenizer", FileFormatError, "tokenizer.json cannot be used"),
         ({}, FileFormatError, "tokenizer.json cannot be used"),
         (
-            _description("byte-level", model={"type": "BPE", "vocab": {}, "merges": ["a b"]}),
+            description_of("byte-level", model={"type": "BPE", "vocab": {}, "merges": ["a b"]}),
             FileFormatError,
             "tokenizer.json cannot be used",
         ),
-        (_description("byte-level", decoder=None), UnsupportedModelError, "decoder is absent"),
+        (description_of("byte-level", decoder=None), UnsupportedModelError, "decoder is absent"),
         (
-            _description(
+            description_of(
                 "byte-level", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}
             ),
             UnsupportedModelError,
             "decoder is WordPiece",
         ),
         (
-            _description("byte-level", added_tokens=_added(257, single_word=True)),
+            description_of("byte-level", added_tokens=added_tokens(257, single_word=True)),
             UnsupportedModelError,
             "marked single_word",
         ),
@@ -274,19 +196,29 @@ def test_a_tokenizer_that_cannot_be_used_is_one_clear_error(
     description: object, error: type[FarthingError], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=message):
-        _load(_folder(tmp_path, description))
+        load_folder(write_folder(tmp_path, description))
 
 
 def test_a_folder_without_a_tokenizer_says_what_to_fetch(tmp_path: Path) -> None:
-    folder = _folder(tmp_path, {})
+    folder = write_folder(tmp_path, {})
     (folder / "tokenizer.json").unlink()
     with pytest.raises(FileFormatError, match="has no tokenizer.json: fetch it too"):
-        _load(folder)
+        load_folder(folder)
 
 
 def test_a_token_id_that_is_no_number_is_refused(tmp_path: Path) -> None:
-    folder = _folder(
-        tmp_path, _description("byte-level"), generation_config={"eos_token_id": ["x"]}
+    folder = write_folder(
+        tmp_path, description_of("byte-level"), generation_config={"eos_token_id": ["x"]}
     )
     with pytest.raises(FileFormatError, match=r"generation_config.json: eos_token_id is \['x'\]"):
-        _load(folder)
+        load_folder(folder)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config", "special_tokens_map"])
+@pytest.mark.parametrize("value", ["\ud800", {"content": "<s>\udfff"}])
+def test_a_named_token_that_is_not_valid_unicode_is_refused(
+    file: str, value: object, tmp_path: Path
+) -> None:
+    folder = write_folder(tmp_path, description_of("byte-level"), **{file: {"unk_token": value}})
+    with pytest.raises(FileFormatError, match="unk_token is .* not valid Unicode"):
+        load_folder(folder)

@@ -16,6 +16,7 @@ from farthing.core import (
     StoredTensor,
     UnsupportedModelError,
 )
+from farthing.files.pages import release_pages
 from farthing.plan.memory import MemoryPlan, require_room
 from farthing.plan.packed import PACKED_FORMATS
 from farthing.plan.stages import (
@@ -188,6 +189,7 @@ class NativeBackend:
                 packed = PACKED_FORMATS.index(place.packed.name)
                 index = self._program.matrix(place.offset, packed, outputs, inputs)
                 self._pack(index, tensor, place.packed.name)
+                release_pages(tensor.data)
                 indices[name] = index
             done += place.bytes
             if progress is not None:

@@ -1,23 +1,31 @@
 """The command line: one thin file a subcommand, imported only when it is the one that runs.
 
 Exit codes: 0 done; 1 the answer is no (it does not fit, a check failed); 2 bad input or usage;
-130 interrupted.
+130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import sys
 from importlib import import_module
 
 from farthing import __version__
-from farthing.core import FarthingError
+from farthing.cli.process import (
+    ended_by_signals,
+    interrupts_held,
+    is_output_error,
+    prepare_streams,
+    say,
+    silence_output,
+)
 
 COMMANDS = {
     "run": "stream one completion",
     "chat": "a conversation in the terminal",
+    "quantize": "write a model again in another format",
+    "bench": "prefill, decode and batches, beside what the machine could do",
     "verify": "the exactness contract, checked on this machine",
     "models": "the catalog and what is on disk: list, pull, rm",
 }
@@ -39,50 +47,64 @@ examples:
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code; never raises for what a person did wrong."""
     arguments = sys.argv[1:] if argv is None else argv
-    for stream in (sys.stdout, sys.stderr):
-        # A character that the terminal's encoding lacks is shown as its number.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
-        return _dispatch(arguments)
-    except SystemExit as end:
-        # How argparse ends: 0 after --help, 2 after a usage error that it has explained.
-        return end.code if isinstance(end.code, int) else 2
+        prepare_streams()
+        with ended_by_signals():
+            try:
+                code = _dispatch(arguments)
+            except SystemExit as end:
+                # How argparse ends: 0 after --help, 2 after a usage error that it has explained.
+                code = end.code if isinstance(end.code, int) else 2
+            sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
-        print(file=sys.stderr)
+        say("")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has left; the interpreter must not trip over it when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output has left.
+        silence_output()
         return 0
-    except FarthingError as error:
-        print(f"farthing: {error}", file=sys.stderr)
-        return error.exit_code
     except Exception as error:
-        if os.environ.get("FARTHING_DEBUG"):
-            raise
-        print(
-            f"farthing: internal error: {type(error).__name__}: {error}\n"
-            "This is a fault of farthing, not yours. Run the command again with FARTHING_DEBUG=1 "
-            "and report what it prints.",
-            file=sys.stderr,
-        )
-        return 1
+        return _explained(error)
+
+
+def _explained(error: Exception) -> int:
+    """Tells what went wrong and returns the exit code."""
+    # Imported late, as numpy comes with it: an interrupt must find `main` at work soon.
+    from farthing.core import FarthingError
+
+    if isinstance(error, FarthingError):
+        say(f"farthing: {error}")
+        return error.exit_code
+    if isinstance(error, OSError) and is_output_error(error):
+        say(f"farthing: the output cannot be written: {error.strerror}")
+        silence_output()
+        return 2
+    if os.environ.get("FARTHING_DEBUG"):
+        raise error
+    say(
+        f"farthing: internal error: {type(error).__name__}: {error}\n"
+        "This is a fault of farthing, not yours. Run the command again with FARTHING_DEBUG=1 "
+        "and report what it prints."
+    )
+    return 1
 
 
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in COMMANDS:
         return _without_command(arguments)
     name = arguments[0]
-    module = import_module(f"farthing.cli.{name}")
+    with interrupts_held():
+        module = import_module(f"farthing.cli.{name}")
     parser = argparse.ArgumentParser(
-        prog=f"farthing {name}", formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"farthing {name}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # A flag cut short would change its meaning with the next flag that begins like it.
+        allow_abbrev=False,
     )
     module.configure(parser)
     # Intermixed: a flag may stand between MODEL and PROMPT.
-    code = module.run(parser.parse_intermixed_args(arguments[1:]))
-    sys.stdout.flush()
-    return int(code)
+    return int(module.run(parser.parse_intermixed_args(arguments[1:])))
 
 
 def _without_command(arguments: list[str]) -> int:

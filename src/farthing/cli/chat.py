@@ -11,18 +11,20 @@ from farthing.cli.options import (
     add_loading,
     add_model,
     add_sampling,
+    checked_text,
     load_engine,
     sampling_of,
 )
+from farthing.cli.process import say
 from farthing.cli.terminal import write
 from farthing.core import RequestError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-    from types import FrameType
+    from collections.abc import Callable, Iterator
 
     from farthing.core import SamplingParams
+    from farthing.engine.completion import Completion
     from farthing.engine.engine import Engine
     from farthing.engine.stream import Stream
 
@@ -54,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     sampling = sampling_of(arguments)
+    system = None if arguments.system is None else checked_text(arguments.system, "--system")
     with load_engine(arguments) as engine:
         if engine.chat_template is None:
             raise UnsupportedModelError(
@@ -63,12 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.quiet:
             from farthing.cli.report import load_lines
 
-            print("\n".join(load_lines(engine)), file=sys.stderr)
-            print("Ctrl-C ends an answer, /help lists commands, Ctrl-D leaves.", file=sys.stderr)
-        conversation = Conversation(engine, sampling, arguments.system, arguments.quiet)
-        while (line := _read_line()) is not None:
-            if not conversation.take(line):
-                break
+            say("\n".join(load_lines(engine)))
+            say("Ctrl-C ends an answer, /help lists commands, Ctrl-D leaves.")
+        conversation = Conversation(engine, sampling, system, arguments.quiet)
+        with _interrupts(conversation.interrupt):
+            while (line := _read_line()) is not None:
+                if not conversation.take(line):
+                    break
     return 0
 
 
@@ -83,6 +87,14 @@ class Conversation:
         self._quiet = quiet
         self._beginning = [] if system is None else [{"role": "system", "content": system}]
         self._messages = list(self._beginning)
+        self._stream: Stream | None = None
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        """Ends the answer that is being made, if any, between two of its steps."""
+        self._interrupted = True
+        if self._stream is not None:
+            self._stream.close()
 
     def take(self, line: str) -> bool:
         """Answers a message or obeys a command; False when the conversation is over."""
@@ -91,51 +103,61 @@ class Conversation:
             return False
         if command == "/reset":
             self._messages = list(self._beginning)
-            print("the conversation is forgotten", file=sys.stderr)
+            say("the conversation is forgotten")
         elif command == "/help":
-            print(_DESCRIPTION, file=sys.stderr)
+            say(_DESCRIPTION)
         elif command.startswith("/"):
-            print(f"there is no command {command.split()[0]}: /help lists them", file=sys.stderr)
+            say(f"there is no command {command.split()[0]}: /help lists them")
         elif command:
             self._answer(line)
         return True
 
     def _answer(self, line: str) -> None:
-        asked = [*self._messages, {"role": "user", "content": line}]
+        self._interrupted = False
         try:
-            stream = self._engine.stream(asked, self._sampling)
+            text = checked_text(line, "the message")
+            asked = [*self._messages, {"role": "user", "content": text}]
+            self._stream = stream = self._engine.stream(asked, self._sampling)
         except RequestError as error:
             # The message is dropped and what was said before stays, so that one can go on.
-            print(f"farthing: {error}\n/reset starts afresh", file=sys.stderr)
+            say(f"farthing: {error}\n/reset starts afresh")
             return
-        with stream, _ended_by_interrupt(stream):
+        with stream:
+            if self._interrupted:  # before there was a stream to close
+                stream.close()
             for delta in stream:
                 write(delta.text)
+        self._stream = None
+        self._messages = [*asked, {"role": "assistant", "content": stream.completion.text}]
         write("\n")
-        completion = stream.completion
-        self._messages = [*asked, {"role": "assistant", "content": completion.text}]
+        self._tell(stream.completion)
+
+    def _tell(self, completion: Completion) -> None:
+        """Says how an answer ended, where it did not end by itself, and what it took."""
         if completion.finish_reason == "cancelled":
-            print("(stopped)", file=sys.stderr)
+            say("(stopped)")
         elif completion.finish_reason == "length":
-            print("(cut off: --max-tokens or the context was reached)", file=sys.stderr)
+            full = completion.usage.total_tokens == self._engine.context_length
+            why = "the context is full, /reset starts afresh" if full else "by --max-tokens"
+            say(f"(cut off: {why})")
         if not self._quiet:
             from farthing.cli.report import figures
 
-            print(figures(completion), file=sys.stderr)
+            say(figures(completion))
 
 
 @contextmanager
-def _ended_by_interrupt(stream: Stream) -> Iterator[None]:
-    """While the block runs, Ctrl-C closes the stream, so that no step is torn in the middle."""
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        stream.close()
-
-    before = signal.signal(signal.SIGINT, end)
+def _interrupts(handler: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, Ctrl-C calls `handler` and does nothing else."""
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: handler())
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _leave_line() -> None:
+    raise KeyboardInterrupt
 
 
 def _read_line() -> str | None:
@@ -146,10 +168,11 @@ def _read_line() -> str | None:
             import readline  # noqa: F401
     while True:
         try:
-            return input(_PROMPT if sys.stdin.isatty() else "")
+            with _interrupts(_leave_line):
+                return input(_PROMPT if sys.stdin.isatty() else "")
         except EOFError:
             return None
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise
-            print("\n(Ctrl-D or /exit leaves)", file=sys.stderr)
+            say("\n(Ctrl-D or /exit leaves)")

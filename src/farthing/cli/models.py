@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
+from farthing.cli.process import say
 from farthing.core import RequestError
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     from farthing.files import catalog
 
     if (arguments.name is None) != (arguments.action == "list"):
-        needs = "takes no NAME" if arguments.name else f"{arguments.action} needs a NAME"
-        raise RequestError(f"farthing models {needs}; see farthing models --help")
+        needs = "takes no NAME" if arguments.name else "needs a NAME"
+        raise RequestError(f"models {arguments.action} {needs}: see farthing models --help")
     if arguments.action == "pull":
         with terminal_progress() as progress:
             path = catalog.resolve(arguments.name, progress)
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.action == "rm":
         with terminal_progress() as progress:
             freed = catalog.remove(arguments.name, progress)
-        print(f"removed {arguments.name}, {freed / 1e6:,.1f} MB", file=sys.stderr)
+        say(f"removed {arguments.name}, {freed / 1e6:,.1f} MB")
     elif arguments.json:
         _print_json()
     else:
@@ -87,9 +87,10 @@ def _print_json() -> None:
 
 
 def _print_table() -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
+    from farthing.cli.terminal import visible, write_table
     from farthing.files import catalog
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -97,12 +98,10 @@ def _print_table() -> None:
         table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
     installed = catalog.installed()
     here = {model.name for model in installed}
-    for model in installed:
-        table.add_row(
-            model.name, f"{model.bytes / 1e6:,.1f} MB", "yes", model.licence, model.source
-        )
-    for entry in catalog.CATALOG.values():
-        if entry.name not in here:
-            size = f"{entry.bytes / 1e6:,.1f} MB"
-            table.add_row(entry.name, size, "no", entry.licence, entry.source)
-    Console().print(table)
+    absent = [entry for entry in catalog.CATALOG.values() if entry.name not in here]
+    for model, on_disk in [(each, "yes") for each in installed] + [(each, "no") for each in absent]:
+        size = f"{model.bytes / 1e6:,.1f} MB"
+        cells = (model.name, size, on_disk, model.licence, model.source)
+        # As plain text: a licence from a hub may hold what rich takes for markup.
+        table.add_row(*(Text(visible(cell)) for cell in cells))
+    write_table(table)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
-from farthing.core import ActivationMode, KVDtype, SamplingParams
+from farthing.core import ActivationMode, KVDtype, RequestError, SamplingParams
 
 if TYPE_CHECKING:
     from farthing.engine.engine import Engine
@@ -13,10 +14,33 @@ if TYPE_CHECKING:
 
 def positive(text: str) -> int:
     """An argparse type: a whole number from 1."""
-    number = int(text)
+    number = whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
     return number
+
+
+def whole(text: str) -> int:
+    """An argparse type: a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r:.40}") from None
+
+
+def checked_text(text: str, what: str) -> str:
+    """What a person typed or piped, unless it is not text in the encoding that was promised.
+
+    `what` names it. Raises `RequestError` at bytes that the encoding does not have, which Python
+    hands on as halves of surrogate pairs.
+    """
+    wrong = next((at for at, each in enumerate(text) if "\ud800" <= each <= "\udfff"), None)
+    if wrong is None:
+        return text
+    raise RequestError(
+        f"{what} is not {sys.getfilesystemencoding().upper()} text: character {wrong + 1} is the "
+        f"byte 0x{ord(text[wrong]) & 0xFF:02X}; convert it first (iconv does)"
+    )
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +65,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         "--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)"
     )
     group.add_argument(
-        "--top-k", type=int, default=0, metavar="K", help="keep the K likeliest (default 0: all)"
+        "--top-k", type=whole, default=0, metavar="K", help="keep the K likeliest (default 0: all)"
     )
     group.add_argument(
         "--top-p",
@@ -65,7 +89,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         help="above 1 disfavours what stands in the text already (default 1: off)",
     )
     group.add_argument(
-        "--seed", type=int, metavar="N", help="makes sampling repeatable (default: drawn, and told)"
+        "--seed", type=whole, metavar="N", help="makes sampling repeatable (default: drawn, told)"
     )
     group.add_argument(
         "--stop",
@@ -121,7 +145,7 @@ def sampling_of(arguments: argparse.Namespace) -> SamplingParams:
         min_p=arguments.min_p,
         repetition_penalty=arguments.repetition_penalty,
         seed=arguments.seed,
-        stop=tuple(arguments.stop),
+        stop=tuple(checked_text(text, "--stop") for text in arguments.stop),
     )
 
 

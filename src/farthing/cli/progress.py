@@ -10,6 +10,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from farthing.cli.process import say
 from farthing.engine.load import LoadProgress
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class TerminalProgress(LoadProgress):
         """Tells what is fetched, from where and under which licence, and starts the bar."""
         self._stop_status()
         megabytes = f"{fetch.bytes / 1e6:,.0f} MB"
-        print(f"fetching {fetch.name} from {fetch.source}, {megabytes}", file=sys.stderr)
-        print(f"licence: {fetch.licence}", file=sys.stderr)
+        what = f"fetching {fetch.name} from {fetch.source}, {megabytes}\nlicence: {fetch.licence}"
+        say(what)
         if not sys.stderr.isatty():
             return
         from rich.console import Console
@@ -75,7 +76,7 @@ class TerminalProgress(LoadProgress):
 
     def waiting(self, name: str) -> None:
         """Tells that another process is ahead."""
-        print(f"another process is fetching {name}: waiting for it", file=sys.stderr)
+        say(f"another process is fetching {name}: waiting for it")
 
     def end(self) -> None:
         """Takes the bar away."""

@@ -10,9 +10,11 @@ from farthing.cli.options import (
     add_model,
     add_output,
     add_sampling,
+    checked_text,
     load_engine,
     sampling_of,
 )
+from farthing.cli.process import say
 from farthing.cli.terminal import write
 from farthing.core import RequestError
 
@@ -54,46 +56,50 @@ def run(arguments: argparse.Namespace) -> int:
     sampling = sampling_of(arguments)
     if arguments.raw and arguments.system is not None:
         raise RequestError("--system needs the chat template that --raw leaves out: drop one")
+    system = None if arguments.system is None else checked_text(arguments.system, "--system")
+    given = None if arguments.prompt == "-" else checked_text(arguments.prompt, "the prompt")
     with load_engine(arguments) as engine:
-        prompt = _as_asked(engine, _prompt(arguments.prompt), arguments)
+        text = _read_prompt() if given is None else given
+        prompt = _as_asked(engine, text, system, raw=arguments.raw)
         if arguments.json:
             _print_json(engine, engine.generate(prompt, sampling))
             return 0
         from farthing.cli.report import figures, load_lines
 
         if not arguments.quiet:
-            print("\n".join(load_lines(engine)), file=sys.stderr)
+            say("\n".join(load_lines(engine)))
         with engine.stream(prompt, sampling) as stream:
             for delta in stream:
                 write(delta.text)
         write("\n")
         if not arguments.quiet:
-            print(figures(stream.completion), file=sys.stderr)
+            say(figures(stream.completion))
     return 0
 
 
-def _prompt(argument: str) -> str:
-    if argument != "-":
-        return argument
+def _read_prompt() -> str:
     if sys.stdin.isatty():
-        print("reading the prompt from stdin; end it with Ctrl-D", file=sys.stderr)
+        say("reading the prompt from stdin; end it with Ctrl-D")
     try:
-        # The line break that ends the last line is the shell's, not the prompt's.
-        return sys.stdin.read().removesuffix("\n")
+        text = sys.stdin.read()
     except UnicodeDecodeError as error:
         raise RequestError(f"the prompt on stdin is not {error.encoding} text: {error}") from None
+    # The line break that ends the last line is the shell's, not the prompt's.
+    return checked_text(text.removesuffix("\n"), "the prompt on stdin")
 
 
 def _as_asked(
-    engine: Engine, text: str, arguments: argparse.Namespace
+    engine: Engine, text: str, system: str | None, *, raw: bool
 ) -> str | list[dict[str, str]]:
-    if arguments.raw or engine.chat_template is None:
-        if arguments.system is not None:
+    if raw or engine.chat_template is None:
+        if system is not None:
             raise RequestError("--system needs a chat template, and this model has none: drop it")
         return text
+    if not text:
+        raise RequestError("the prompt is empty: give one as PROMPT or on stdin")
     chat = [{"role": "user", "content": text}]
-    if arguments.system is not None:
-        chat.insert(0, {"role": "system", "content": arguments.system})
+    if system is not None:
+        chat.insert(0, {"role": "system", "content": system})
     return chat
 
 
@@ -109,4 +115,4 @@ def _print_json(engine: Engine, completion: Completion) -> None:
         facts_known = facts(report.model, report.path, report.threads, report.isa)
         facts_known["load"] = {**asdict(report), "path": str(report.path)}
     everything = {**facts_known, **completion_facts(completion)}
-    print(json.dumps(everything, ensure_ascii=False, indent=2))
+    print(json.dumps(everything, indent=2))

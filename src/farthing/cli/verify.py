@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farthing.cli.options import add_model, positive
+from farthing.cli.options import add_model, positive, whole
 from farthing.core import CheckFailedError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _tokens(text: str) -> int:
     import argparse
 
-    number = int(text)
+    number = whole(text)
     if not 3 <= number <= 1000:
         raise argparse.ArgumentTypeError(f"must be from 3 to 1000, not {number}")
     return number
@@ -150,8 +150,9 @@ def _print_json(subject: _Subject, checks: list[Check]) -> None:
 
 
 def _print_table(subject: _Subject, checks: list[Check]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from farthing.cli.terminal import visible, write_table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("cache")
@@ -170,11 +171,9 @@ def _print_table(subject: _Subject, checks: list[Check]) -> None:
         )
         shown = check.kv_dtype
     threads = f"{subject.threads} thread{'s' if subject.threads > 1 else ''}"
-    print(
-        f"{subject.model.name}: {len(subject.prompt)} prompt tokens and {subject.tokens} more, "
-        f"greedy and sampled, {subject.isa}, {threads}"
-    )
-    Console().print(table)
+    text = f"{len(subject.prompt)} prompt tokens and {subject.tokens} more, greedy and sampled"
+    print(f"{visible(subject.model.name)}: {text}, {subject.isa}, {threads}")
+    write_table(table)
     for check in checks:
         if not check.passed or check.fault:
             print(f"{check.kv_dtype.value}, {check.name}: {check.detail}")

@@ -6,12 +6,15 @@ threads that generate side by side share their steps, and nothing runs when nobo
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast, overload
 from weakref import WeakValueDictionary
+
+import numpy as np
 
 from farthing.core import FarthingError, Request, RequestError, SamplingParams
 from farthing.engine.sampler import sample
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from farthing.backends import Backend
     from farthing.core import ActivationMode, KVDtype
     from farthing.engine.completion import Completion
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from farthing.text.tokenizer import Tokenizer
 
     Chat = abc.Sequence[Mapping[str, Any]]
-    Prompt = str | abc.Sequence[int] | Chat
+    Prompt = str | abc.Sequence[int] | NDArray[np.integer[Any]] | Chat
 
 _GREEDY = SamplingParams()
 
@@ -73,6 +78,7 @@ class Engine:
         self._lock = threading.Lock()
         self._abandoned: deque[Sequence] = deque()
         self._ids = count()
+        self._process = os.getpid()
 
     @classmethod
     def load(
@@ -154,6 +160,11 @@ class Engine:
     def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> Stream:
         """Continues a prompt, delta by delta; raises `RequestError` at once, not at the first."""
         sampling = _GREEDY if sampling is None else sampling
+        if not isinstance(sampling, SamplingParams):
+            raise RequestError(f"sampling must be SamplingParams, not {sampling!r:.40}")
+        if os.getpid() != self._process:
+            # The backend's threads are not in this process, and would be waited for for ever.
+            raise RequestError("the engine was loaded before a fork: load the model in the child")
         request = Request(str(next(self._ids)), tuple(self.encode(prompt)), sampling)
         decoder = StreamDecoder(self.tokenizer, () if sampling.min_tokens else sampling.stop)
         with self._lock:
@@ -168,7 +179,9 @@ class Engine:
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt: a string gets the model's first token, a chat its template."""
         if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
+            return self.tokenizer.encode(prompt, most_tokens=self.context_length)
+        if isinstance(prompt, np.ndarray):
+            prompt = prompt.tolist()
         if not isinstance(prompt, list | tuple):
             raise RequestError(
                 f"a prompt is a string, token ids or a chat, not {type(prompt).__name__}"
@@ -179,8 +192,10 @@ class Engine:
                     "this model has no chat template: give the prompt as a string, or take a model "
                     "that was trained for chat"
                 )
-            return self.chat_template.encode(cast("Chat", prompt))
-        ids = [token for token in prompt if type(token) is int]
+            return self.chat_template.encode(cast("Chat", prompt), most_tokens=self.context_length)
+        ids = [
+            int(token) for token in prompt if type(token) is int or isinstance(token, np.integer)
+        ]
         if len(ids) != len(prompt):
             raise RequestError("a prompt of token ids holds whole numbers only")
         return ids

@@ -99,6 +99,13 @@ def load(
     """What `Engine.load` does; see there."""
     cache = _choice(KVDtype, "kv_dtype", kv_dtype)
     mode = None if activations is None else _choice(ActivationMode, "activations", activations)
+    for name, number in (
+        ("threads", threads),
+        ("context_length", context_length),
+        ("sequences", sequences),
+    ):
+        if number is not None and type(number) is not int:
+            raise RequestError(f"{name} must be a whole number, not {number!r:.40}")
     progress = LoadProgress() if progress is None else progress
     clock = _Clock(progress)
     with clock.phase("find"):

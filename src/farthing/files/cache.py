@@ -44,12 +44,20 @@ class Record:
 
 
 def models_folder() -> Path:
-    """`$FARTHING_CACHE/models`, else `$XDG_CACHE_HOME/farthing/models`, else under `~/.cache`."""
-    own = os.environ.get("FARTHING_CACHE")
-    if own:
-        return Path(own).expanduser() / "models"
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "farthing" / "models"
+    """`$FARTHING_CACHE/models`, else `$XDG_CACHE_HOME/farthing/models`, else under `~/.cache`.
+
+    Raises `DownloadError` when this needs the user's home and there is none.
+    """
+    try:
+        own = os.environ.get("FARTHING_CACHE")
+        if own:
+            return Path(own).expanduser() / "models"
+        shared = os.environ.get("XDG_CACHE_HOME")
+        return (Path(shared) if shared else Path.home() / ".cache") / "farthing" / "models"
+    except RuntimeError as error:
+        raise DownloadError(
+            f"there is no folder for models ({error}): set FARTHING_CACHE to one"
+        ) from None
 
 
 def find(folder_name: str) -> tuple[Record, Path] | None:
@@ -67,9 +75,10 @@ def find(folder_name: str) -> tuple[Record, Path] | None:
 
 
 def all_records() -> list[tuple[Record, Path]]:
-    """Every whole model on disk, by name."""
+    """Every whole model on disk, by name. Raises `DownloadError` when none may be looked for."""
     folder = models_folder()
-    names = [each.name for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
+    with _reported(folder):
+        names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
     found = [entry for name in names if (entry := find(name)) is not None]
     return sorted(found, key=lambda entry: entry[0].name)
 
@@ -110,9 +119,13 @@ def remove(folder_name: str, name: str, progress: Progress) -> int:
     """
     models = models_folder()
     final, partial = models / folder_name, models / ".partial" / folder_name
-    if not final.is_dir():
-        raise FarthingError(f"{name} is not on disk; `farthing models` lists what is")
+    absent = FarthingError(f"{name} is not on disk; `farthing models` lists what is")
+    with _reported(models):
+        if not final.is_dir():
+            raise absent
     with _reported(models), _locked(folder_name, name, progress):
+        if not final.is_dir():  # another process was ahead
+            raise absent
         size = sum(path.stat().st_size for path in final.rglob("*") if path.is_file())
         # Renamed first: a removal that is interrupted leaves no half model under its name.
         shutil.rmtree(partial, ignore_errors=True)
@@ -173,7 +186,7 @@ def _reported(models: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             advice = f"the disk of {models} is full: make room, or {elsewhere} on another disk"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            advice = f"{models} cannot be written to: {elsewhere} that you may write to"
+            advice = f"{models} may not be used ({error.strerror}): {elsewhere} of yours"
         else:
             advice = f"{models} cannot be used ({error}): {elsewhere} that can"
         raise DownloadError(advice) from error

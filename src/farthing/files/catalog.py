@@ -161,9 +161,11 @@ def _fill(entry: CatalogEntry, progress: Progress, folder: Path) -> cache.Record
 
 def _unknown(model: str) -> str:
     near = difflib.get_close_matches(model.lower(), CATALOG, n=3, cutoff=0.4)
-    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    known = (
+        f"; did you mean {' or '.join(near)}? Otherwise" if near else f" ({', '.join(CATALOG)}):"
+    )
     return (
-        f"{model!r:.100} is no file or folder here and no model of the catalog; {meant}The catalog "
-        f"has {', '.join(CATALOG)}; otherwise give the path of a .gguf file, a folder of "
-        "safetensors, or a hub id (owner/name or owner/name:Q4_K_M)"
+        f"{model!r:.100} is no file or folder here and no model of the catalog{known} give the "
+        "path of a .gguf file, a folder of safetensors, or a hub id (owner/name or "
+        "owner/name:Q4_K_M)"
     )

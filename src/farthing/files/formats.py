@@ -1,15 +1,15 @@
-"""The storage formats of tensors: GGUF's type numbers, names, and how many bytes a block takes.
+"""The storage formats of tensors: their names, and how many bytes a row of weights takes.
 
-A row of a quantised tensor is a whole number of blocks, each of `block_length` weights in
-`block_bytes` bytes. The figures are those of ggml's type table; tests compare them with the `gguf`
-package. Decoding them is the work of `quant/`.
+GGUF's formats store a row as blocks; the figures are those of ggml's type table, and tests compare
+them with the `gguf` package. farthing's own formats store a row's codes together and its scales
+behind them, so that a group need not divide the row. Decoding them is the work of `quant/`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from farthing.core import UnsupportedModelError
 
@@ -18,17 +18,79 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class StorageFormat:
-    """How one kind of tensor is laid out. `gguf_type` is its number in a GGUF tensor table."""
+class BlockFormat:
+    """A row is blocks of `block_length` weights in `block_bytes` bytes each.
+
+    `gguf_type` is the format's number in a GGUF tensor table.
+    """
 
     name: str
     gguf_type: int
     block_length: int
     block_bytes: int
 
+    def run_length(self, inputs: int) -> int:
+        """Weights that are stored together, whatever surrounds them: a block's."""
+        return self.block_length
 
-STORAGE_FORMATS: dict[str, StorageFormat] = {
-    name: StorageFormat(name, gguf_type, block_length, block_bytes)
+    def row_bytes(self, inputs: int) -> int:
+        """Bytes of a row. Raises `UnsupportedModelError` when it is not whole blocks."""
+        if inputs % self.block_length:
+            raise UnsupportedModelError(
+                f"rows of {inputs} weights cannot be stored as {self.name}, whose blocks hold "
+                f"{self.block_length}; choose a format whose block divides the row, such as F16"
+            )
+        return inputs // self.block_length * self.block_bytes
+
+    @property
+    def bits(self) -> str:
+        """Bits for one weight, for people: exact whatever the row."""
+        return f"{8 * self.block_bytes / self.block_length:g}"
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """A row is its codes, then its scales, then its zeros, each part padded to whole bytes.
+
+    `group` inputs share a scale (and a zero of `zero_bits`, where there are any), the last group
+    being as short as the row leaves it; 0: the row is one group. `whole_tensor`: all rows have the
+    same scale, which is stored in each.
+    """
+
+    name: str
+    code_bits: int
+    group: int
+    scale_bytes: int
+    zero_bits: int = 0
+    whole_tensor: bool = False
+
+    def run_length(self, inputs: int) -> int:
+        """Weights that are stored together, whatever surrounds them: a row's."""
+        return inputs
+
+    def groups(self, inputs: int) -> int:
+        """Groups in a row, a short last one included."""
+        return -(-inputs // self.group) if self.group else 1
+
+    def row_bytes(self, inputs: int) -> int:
+        """Bytes of a row, of any length."""
+        groups = self.groups(inputs)
+        codes = -(-inputs * self.code_bits // 8)
+        return codes + groups * self.scale_bytes + -(-groups * self.zero_bits // 8)
+
+    @property
+    def bits(self) -> str:
+        """Bits for one weight, for people: exact for rows of K weights in whole groups."""
+        shared = 8 * self.scale_bytes + self.zero_bits
+        if not self.group:
+            return f"{self.code_bits} + {shared}/K"
+        return f"{self.code_bits + shared / self.group:g}"
+
+
+StorageFormat: TypeAlias = BlockFormat | RowFormat
+
+GGUF_FORMATS: dict[str, BlockFormat] = {
+    name: BlockFormat(name, gguf_type, block_length, block_bytes)
     for name, gguf_type, block_length, block_bytes in (
         ("F32", 0, 1, 4),
         ("F16", 1, 1, 2),
@@ -67,8 +129,8 @@ STORAGE_FORMATS: dict[str, StorageFormat] = {
     )
 }
 
-FORMAT_OF_GGUF_TYPE: dict[int, StorageFormat] = {
-    storage.gguf_type: storage for storage in STORAGE_FORMATS.values()
+FORMAT_OF_GGUF_TYPE: dict[int, BlockFormat] = {
+    storage.gguf_type: storage for storage in GGUF_FORMATS.values()
 }
 
 RETIRED_GGUF_TYPES: dict[int, str] = {
@@ -84,21 +146,37 @@ RETIRED_GGUF_TYPES: dict[int, str] = {
 """Numbers that older files carry and ggml no longer reads: known only to be named in errors."""
 
 
+OWN_FORMATS: dict[str, RowFormat] = {
+    storage.name: storage
+    for storage in (
+        RowFormat("INT8_TENSOR", 8, 0, 4, whole_tensor=True),
+        RowFormat("INT8_ROW", 8, 0, 4),
+        RowFormat("INT4_TENSOR", 4, 0, 2, whole_tensor=True),
+        RowFormat("INT4_ROW", 4, 0, 2),
+        RowFormat("INT4_G32", 4, 32, 2),
+        RowFormat("INT4_G64", 4, 64, 2),
+        RowFormat("INT4_G128", 4, 128, 2),
+        RowFormat("INT4_G32_ASYM", 4, 32, 2, zero_bits=4),
+        RowFormat("INT4_G64_ASYM", 4, 64, 2, zero_bits=4),
+        RowFormat("INT4_G128_ASYM", 4, 128, 2, zero_bits=4),
+        RowFormat("NF4_B64", 4, 64, 2),
+        RowFormat("NF4_B128", 4, 128, 2),
+    )
+}
+"""farthing's own: what a folder of safetensors names in `farthing.formats`."""
+
+STORAGE_FORMATS: dict[str, StorageFormat] = {**GGUF_FORMATS, **OWN_FORMATS}
+
+
 def stored_bytes(format_name: str, shape: Sequence[int]) -> int:
     """Bytes that a tensor takes. `shape` is in weights, outermost first.
 
-    Raises `UnsupportedModelError` for a format that is not in the table, and when a row is not a
-    whole number of blocks.
+    Raises `UnsupportedModelError` for a format that is not in the table, and when a row cannot be
+    stored in it.
     """
     storage = STORAGE_FORMATS.get(format_name)
     if storage is None:
         raise UnsupportedModelError(
-            f"no storage format is called {format_name!r}; known: {', '.join(STORAGE_FORMATS)}"
+            f"no storage format is called {format_name!r:.40}; known: {', '.join(STORAGE_FORMATS)}"
         )
-    row = shape[-1] if shape else 1
-    if row % storage.block_length:
-        raise UnsupportedModelError(
-            f"rows of {row} weights cannot be stored as {format_name}, whose blocks hold "
-            f"{storage.block_length}; choose a format whose block divides the row, such as F16"
-        )
-    return prod(shape) // storage.block_length * storage.block_bytes
+    return prod(shape[:-1]) * storage.row_bytes(shape[-1] if shape else 1)

@@ -52,16 +52,16 @@ _LENGTH = struct.Struct("<Q")
 
 
 class StringArray(Sequence[str]):
-    """An array of strings in a file's header, turned into Python strings when first asked for.
+    """An array of strings in a file's header, turned into Python strings when asked for.
 
-    A vocabulary is a quarter of a million strings: a file opens without building them.
+    A vocabulary is a quarter of a million strings: a file opens without building them, and whoever
+    goes through them owns what it keeps.
     """
 
     def __init__(self, encoded: bytes, count: int, where: str) -> None:
         self._encoded = encoded
         self._count = count
         self._where = where
-        self._strings: list[str] | None = None
 
     def to_bytes(self) -> list[bytes]:
         """The strings as the file holds them, which need not be UTF-8."""
@@ -69,15 +69,7 @@ class StringArray(Sequence[str]):
 
     def to_strings(self) -> list[str]:
         """The strings. Raises `FileFormatError` where one is not UTF-8."""
-        if self._strings is None:
-            try:
-                self._strings = [each.decode() for each in self._each()]
-            except UnicodeDecodeError as error:
-                raise FileFormatError(
-                    f"{self._where} holds a string that is not UTF-8 ({error.object!r:.80}): "
-                    "the file is damaged or was written by a broken converter"
-                ) from None
-        return self._strings
+        return list(self)
 
     def _each(self) -> Iterator[bytes]:
         encoded, offset, length_at = self._encoded, 0, _LENGTH.unpack_from
@@ -97,7 +89,14 @@ class StringArray(Sequence[str]):
         return self.to_strings()[index]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.to_strings())
+        try:
+            for each in self._each():
+                yield each.decode()
+        except UnicodeDecodeError as error:
+            raise FileFormatError(
+                f"{self._where} holds a string that is not UTF-8 ({error.object!r:.80}): "
+                "the file is damaged or was written by a broken converter"
+            ) from None
 
     def __repr__(self) -> str:
         return f"<StringArray of {self._count} in {self._where}>"
@@ -115,10 +114,14 @@ class TensorRecord:
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before the tensors' bytes, and where it ends."""
+    """What stands before the tensors' bytes, and where it ends.
+
+    `fields` says where each metadata key's whole record (key, type, value) stands in the file.
+    """
 
     version: int
     metadata: dict[str, object]
+    fields: dict[str, slice]
     tensors: list[TensorRecord]
     end: int
 
@@ -145,13 +148,16 @@ class _HeaderReader:
     def read(self) -> Header:
         version, tensor_count, key_count = self._preamble()
         metadata: dict[str, object] = {}
+        fields: dict[str, slice] = {}
         for _ in range(key_count):
+            start = self._offset
             key = self._text("a metadata key")
             if not key or key in metadata:
                 self._fail(f"the metadata key {key!r:.80} is empty or appears twice")
             metadata[key] = self._value(self._integer("<I"), f"{key!r:.80}")
+            fields[key] = slice(start, self._offset)
         tensors = [self._tensor() for _ in range(tensor_count)]
-        return Header(version, metadata, tensors, self._offset)
+        return Header(version, metadata, fields, tensors, self._offset)
 
     def _preamble(self) -> tuple[int, int, int]:
         magic = bytes(self._data[:4])

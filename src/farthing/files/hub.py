@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
-_HUB_ID = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(:(?P<tag>\w[\w.-]*))?", re.ASCII)
+# The hub's names have at most 96 characters; a tag may be the whole name of a file.
+_HUB_ID = re.compile(
+    r"(?P<repository>\w[\w.-]{0,95}/\w[\w.-]{0,95})(:(?P<tag>\w[\w.-]{0,199}))?", re.ASCII
+)
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}$")
 _INDEX = "model.safetensors.index.json"
 _SAFETENSORS_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")

@@ -33,14 +33,24 @@ def read_text(path: Path) -> str:
 
 def read_json_object(path: Path) -> dict[str, object]:
     """The file's JSON object. Raises `FileFormatError` for anything else."""
+    return parse_json_object(read_text(path), str(path))
+
+
+def parse_json_object(text: str, where: str) -> dict[str, object]:
+    """The JSON object that `text` is; `where` names its place in messages.
+
+    Raises `FileFormatError` for anything else, and for more text than any description needs.
+    """
+    if len(text) > _MAX_BYTES:
+        raise FileFormatError(f"{where} is larger than {_MAX_BYTES} bytes: it describes no model")
     try:
-        value = json.loads(read_text(path), parse_constant=_constant)
+        value = json.loads(text, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
         raise FileFormatError(
-            f"{path} is not sound JSON ({error!s:.120}): fetch it again"
+            f"{where} is not sound JSON ({error!s:.120}): fetch it again"
         ) from None
     if not isinstance(value, dict):
-        raise FileFormatError(f"{path} holds a {type(value).__name__} where an object is needed")
+        raise FileFormatError(f"{where} holds a {type(value).__name__} where an object is needed")
     return value
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farthing import __version__
+from farthing.files.checkpoint import DESCRIPTION
 from farthing.files.gguf import shard_paths
 from farthing.plan.machine import usable_cores
 
@@ -56,7 +57,11 @@ def model_files(path: Path) -> list[Path]:
     if not path.is_dir():
         return shard_paths(path)
     kinds = (".safetensors", ".json", ".jinja")
-    return sorted(file for file in path.iterdir() if file.suffix in kinds and file.is_file())
+    return sorted(
+        file
+        for file in path.iterdir()
+        if (file.suffix in kinds or file.name == DESCRIPTION) and file.is_file()
+    )
 
 
 def _file_hash(path: Path) -> str:

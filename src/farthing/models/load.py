@@ -12,6 +12,7 @@ import numpy as np
 from farthing.core import FileFormatError, StoredTensor, UnsupportedModelError
 from farthing.files.checkpoint import Checkpoint
 from farthing.files.gguf import GGUFFile
+from farthing.files.pages import release_pages
 from farthing.files.safetensors import SafetensorsFolder
 
 # Importing an architecture's file registers it.
@@ -38,7 +39,8 @@ class WeightTensors(Mapping[str, StoredTensor]):
     """The Program's weights as stored tensors, in the form that the Program's operations use.
 
     A matrix is a view of the file's bytes, or, where its rows must be reordered, a copy made at
-    each access and owned by the caller; a vector is float32.
+    each access and owned by the caller; a vector is float32. Raises `FileFormatError` for a vector
+    that is not finite.
     """
 
     def __init__(self, makers: Mapping[str, Callable[[], StoredTensor]]) -> None:
@@ -190,13 +192,19 @@ def _maker(source: _Source, template: str, tensor: StoredTensor) -> Callable[[],
     if source.form == 1 and template.endswith("norm"):
         offset = source.architecture.gain_offset
     if len(tensor.shape) == 1:
-        return lambda: half_split(_float32(tensor, offset), heads)
+        return lambda: half_split(_float32(tensor, offset, source.where), heads)
     return lambda: half_split(tensor, heads)
 
 
-def _float32(tensor: StoredTensor, offset: float) -> StoredTensor:
-    """A vector in float32, `offset` added to every entry."""
-    numbers = decode(tensor) + np.float32(offset)
+def _float32(tensor: StoredTensor, offset: float, where: str) -> StoredTensor:
+    """A vector in float32, `offset` added to every entry; the file is `where`."""
+    numbers = decode(tensor)
+    if not np.isfinite(numbers).all():
+        raise FileFormatError(
+            f"{where}: the tensor {tensor.name} holds numbers that are not finite; the file is "
+            "damaged: fetch it again"
+        )
+    numbers = numbers + np.float32(offset)
     return StoredTensor(tensor.name, "F32", tensor.shape, numbers.view(np.uint8))
 
 
@@ -211,6 +219,7 @@ def half_split(tensor: StoredTensor, heads: int) -> StoredTensor:
     rows = tensor.shape[0]
     order = np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
     data = tensor.data.reshape(rows, -1)[order].reshape(-1)
+    release_pages(tensor.data)
     return StoredTensor(tensor.name, tensor.format, tensor.shape, data)
 
 

@@ -31,9 +31,15 @@ def encode_f32(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def encode_f16(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """(n, 1) float32 -> (n, 2) bytes, rounded to nearest even; beyond 65,504 is infinity."""
+    """(n, 1) float32 -> (n, 2) bytes, rounded to nearest even.
+
+    Raises `OverflowError` for a finite number beyond float16: from 65,520 on.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
-        return weights.astype("<f2").view(np.uint8)
+        halves = weights.astype("<f2")
+    if (np.isinf(halves) & np.isfinite(weights)).any():
+        raise OverflowError("beyond float16")
+    return halves.view(np.uint8)
 
 
 def encode_bf16(weights: NDArray[np.float32]) -> NDArray[np.uint8]:

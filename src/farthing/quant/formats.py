@@ -7,66 +7,120 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from farthing.core import FileFormatError, UnsupportedModelError
-from farthing.files.formats import STORAGE_FORMATS, stored_bytes
-from farthing.quant import floats, iq4, kquants, legacy
+from farthing.files.formats import OWN_FORMATS, STORAGE_FORMATS, stored_bytes
+from farthing.quant import floats, int4, int8, iq4, kquants, legacy, nf4
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from farthing.core import StoredTensor
+    from farthing.files.formats import StorageFormat
+
+    Decoder = Callable[[NDArray[np.uint8], int], NDArray[np.float32]]
+    Encoder = Callable[[NDArray[np.float32], np.float32], NDArray[np.uint8]]
 
 _PIECE_WEIGHTS = 1 << 17
-"""Weights decoded at once: temporaries stay in the processor's cache whatever the tensor's size."""
+"""Weights coded at once: temporaries stay in the processor's cache whatever the tensor's size."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """One readable format: (n, `block_bytes`) uint8 against (n, `block_length`) float32."""
+    """One readable format, in runs: what is stored together, a block or a row of n weights.
 
-    name: str
-    block_length: int
-    block_bytes: int
-    decode_blocks: Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-    encode_blocks: Callable[[NDArray[np.float32]], NDArray[np.uint8]] | None = None
+    `decode_runs` takes runs as (count, bytes) uint8 and n, and gives (count, n) float32.
+    `encode_runs` goes the other way; it is told the largest magnitude in the tensor, which the
+    formats with one scale a tensor use, and raises `OverflowError` for a scale beyond float16.
+    """
+
+    storage: StorageFormat
+    decode_runs: Decoder
+    encode_runs: Encoder | None = None
 
     @property
-    def bits_per_weight(self) -> float:
-        """Exact: block lengths are powers of two."""
-        return 8 * self.block_bytes / self.block_length
+    def name(self) -> str:
+        """The storage format's."""
+        return self.storage.name
+
+    @property
+    def scaled(self) -> bool:
+        """Whether weights are stored as codes under a scale, which no infinity or NaN has."""
+        return self.name not in ("F32", "F16", "BF16")
+
+
+def _blocks(
+    name: str,
+    decode_blocks: Callable[[NDArray[np.uint8]], NDArray[np.float32]],
+    encode_blocks: Callable[[NDArray[np.float32]], NDArray[np.uint8]] | None = None,
+) -> Format:
+    """A format of GGUF, whose coders need to be told nothing besides the blocks."""
+    encode_runs = None if encode_blocks is None else _ignoring_largest(encode_blocks)
+    return Format(STORAGE_FORMATS[name], lambda blocks, _: decode_blocks(blocks), encode_runs)
+
+
+def _groups(
+    name: str,
+    decode_rows: Callable[[NDArray[np.uint8], int, int], NDArray[np.float32]],
+    encode_rows: Callable[[NDArray[np.float32], int], NDArray[np.uint8]],
+) -> Format:
+    """A format of farthing whose coders are told the group's length."""
+    storage = OWN_FORMATS[name]
+    return Format(
+        storage,
+        lambda rows, inputs: decode_rows(rows, inputs, storage.group),
+        _ignoring_largest(lambda weights: encode_rows(weights, storage.group)),
+    )
+
+
+def _ignoring_largest(encode_runs: Callable[[NDArray[np.float32]], NDArray[np.uint8]]) -> Encoder:
+    return lambda weights, _: encode_runs(weights)
 
 
 FORMATS: dict[str, Format] = {
-    name: Format(
-        name,
-        STORAGE_FORMATS[name].block_length,
-        STORAGE_FORMATS[name].block_bytes,
-        decode_blocks,
-        encode_blocks,
-    )
-    for name, decode_blocks, encode_blocks in (
-        ("F32", floats.decode_f32, floats.encode_f32),
-        ("F16", floats.decode_f16, floats.encode_f16),
-        ("BF16", floats.decode_bf16, floats.encode_bf16),
-        ("Q8_0", legacy.decode_q8_0, legacy.encode_q8_0),
-        ("Q4_0", legacy.decode_q4_0, legacy.encode_q4_0),
-        ("Q4_1", legacy.decode_q4_1, legacy.encode_q4_1),
-        ("Q5_0", legacy.decode_q5_0, legacy.encode_q5_0),
-        ("Q5_1", legacy.decode_q5_1, legacy.encode_q5_1),
-        ("Q2_K", kquants.decode_q2_k, None),
-        ("Q3_K", kquants.decode_q3_k, None),
-        ("Q4_K", kquants.decode_q4_k, None),
-        ("Q5_K", kquants.decode_q5_k, None),
-        ("Q6_K", kquants.decode_q6_k, None),
-        ("IQ4_NL", iq4.decode_iq4_nl, None),
+    each.name: each
+    for each in (
+        _blocks("F32", floats.decode_f32, floats.encode_f32),
+        _blocks("F16", floats.decode_f16, floats.encode_f16),
+        _blocks("BF16", floats.decode_bf16, floats.encode_bf16),
+        _blocks("Q8_0", legacy.decode_q8_0, legacy.encode_q8_0),
+        _blocks("Q4_0", legacy.decode_q4_0, legacy.encode_q4_0),
+        _blocks("Q4_1", legacy.decode_q4_1, legacy.encode_q4_1),
+        _blocks("Q5_0", legacy.decode_q5_0, legacy.encode_q5_0),
+        _blocks("Q5_1", legacy.decode_q5_1, legacy.encode_q5_1),
+        _blocks("Q2_K", kquants.decode_q2_k),
+        _blocks("Q3_K", kquants.decode_q3_k),
+        _blocks("Q4_K", kquants.decode_q4_k),
+        _blocks("Q5_K", kquants.decode_q5_k),
+        _blocks("Q6_K", kquants.decode_q6_k),
+        _blocks("IQ4_NL", iq4.decode_iq4_nl),
+        Format(OWN_FORMATS["INT8_TENSOR"], int8.decode_int8, int8.encode_int8),
+        Format(OWN_FORMATS["INT8_ROW"], int8.decode_int8, _ignoring_largest(int8.encode_int8)),
+        Format(
+            OWN_FORMATS["INT4_TENSOR"],
+            lambda rows, inputs: int4.decode_int4(rows, inputs, 0),
+            lambda weights, largest: int4.encode_int4(weights, 0, largest),
+        ),
+        _groups("INT4_ROW", int4.decode_int4, int4.encode_int4),
+        _groups("INT4_G32", int4.decode_int4, int4.encode_int4),
+        _groups("INT4_G64", int4.decode_int4, int4.encode_int4),
+        _groups("INT4_G128", int4.decode_int4, int4.encode_int4),
+        _groups("INT4_G32_ASYM", int4.decode_int4_asymmetric, int4.encode_int4_asymmetric),
+        _groups("INT4_G64_ASYM", int4.decode_int4_asymmetric, int4.encode_int4_asymmetric),
+        _groups("INT4_G128_ASYM", int4.decode_int4_asymmetric, int4.encode_int4_asymmetric),
+        _groups("NF4_B64", nf4.decode_nf4, nf4.encode_nf4),
+        _groups("NF4_B128", nf4.decode_nf4, nf4.encode_nf4),
     )
 }
+
+WRITABLE_FORMATS = tuple(each.name for each in FORMATS.values() if each.encode_runs is not None)
+"""The formats that `encode` writes."""
 
 
 def format_named(name: str) -> Format:
@@ -80,9 +134,12 @@ def format_named(name: str) -> Format:
     return found
 
 
-def bits_per_weight(name: str) -> float:
-    """Stored bits for one weight, scales included, exact. Raises `UnsupportedModelError`."""
-    return format_named(name).bits_per_weight
+def bits_per_weight(name: str, shape: Sequence[int]) -> float:
+    """Stored bits for one weight of a tensor, scales and zeros included, exact.
+
+    Raises `UnsupportedModelError` for a format that cannot be read or cannot store such rows.
+    """
+    return 8 * stored_bytes(format_named(name).name, shape) / prod(shape)
 
 
 def decode(tensor: StoredTensor, rows: slice | None = None) -> NDArray[np.float32]:
@@ -113,34 +170,51 @@ def decode(tensor: StoredTensor, rows: slice | None = None) -> NDArray[np.float3
         count = max(0, stop - start)
         row_bytes = stored_bytes(tensor.format, shape[1:])
         shape, data = (count, *shape[1:]), data[start * row_bytes : (start + count) * row_bytes]
-    blocks = data.reshape(-1, found.block_bytes)
-    weights = np.empty((len(blocks), found.block_length), np.float32)
-    piece = _PIECE_WEIGHTS // found.block_length
+    length = found.storage.run_length(shape[-1] if shape else 1)
+    runs = data.reshape(-1, found.storage.row_bytes(length))
+    weights = np.empty((len(runs), length), np.float32)
+    piece = max(1, _PIECE_WEIGHTS // length)
     # Scales may be infinite or NaN in a damaged file; what they give is what the format says.
     with np.errstate(invalid="ignore", over="ignore"):
-        for first in range(0, len(blocks), piece):
-            weights[first : first + piece] = found.decode_blocks(blocks[first : first + piece])
+        for first in range(0, len(runs), piece):
+            weights[first : first + piece] = found.decode_runs(runs[first : first + piece], length)
     return weights.reshape(shape)
 
 
-def encode(weights: NDArray[np.float32], name: str) -> NDArray[np.uint8]:
+def encode(
+    weights: NDArray[np.float32], name: str, *, largest: float | None = None
+) -> NDArray[np.uint8]:
     """The bytes of float32 weights in a format, one-dimensional. Rows are the last dimension.
 
+    `largest` is the largest magnitude in the whole tensor, for formats with one scale a tensor,
+    where `weights` are only some of its rows.
     Raises `UnsupportedModelError` for a format that cannot be written here or whose blocks do not
-    divide a row, and `FileFormatError` when a format with scales is given an infinity or a NaN.
+    divide a row, and `FileFormatError` for weights that it cannot store: an infinity or a NaN under
+    a scale, or a magnitude beyond float16.
     """
     found = format_named(name)
-    encode_blocks = found.encode_blocks
-    if encode_blocks is None:
-        writable = ", ".join(each.name for each in FORMATS.values() if each.encode_blocks)
+    encode_runs = found.encode_runs
+    if encode_runs is None:
+        writable = ", ".join(WRITABLE_FORMATS)
         raise UnsupportedModelError(f"{name} can be read and not written; choose {writable}")
     size = stored_bytes(name, weights.shape)
-    if found.block_length > 1 and not np.isfinite(weights).all():
+    if size == 0:
+        return np.empty(0, np.uint8)
+    own_largest = np.float32(max(weights.max(), -weights.min()))
+    if found.scaled and not np.isfinite(own_largest):
         raise FileFormatError(f"weights hold an infinity or a NaN, which {name} cannot store")
-    blocks = np.ascontiguousarray(weights, np.float32).reshape(-1, found.block_length)
-    data = np.empty(size, np.uint8).reshape(-1, found.block_bytes)
-    piece = _PIECE_WEIGHTS // found.block_length
-    with np.errstate(over="ignore", invalid="ignore"):
-        for first in range(0, len(blocks), piece):
-            data[first : first + piece] = encode_blocks(blocks[first : first + piece])
+    length = found.storage.run_length(weights.shape[-1] if weights.shape else 1)
+    runs = np.ascontiguousarray(weights, np.float32).reshape(-1, length)
+    data = np.empty((len(runs), size // len(runs)), np.uint8)
+    piece = max(1, _PIECE_WEIGHTS // length)
+    spanned = own_largest if largest is None else np.float32(largest)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            for first in range(0, len(runs), piece):
+                data[first : first + piece] = encode_runs(runs[first : first + piece], spanned)
+    except OverflowError:
+        raise FileFormatError(
+            f"weights as large as {own_largest:g} cannot be stored as {name}, which keeps float16 "
+            "numbers (up to 65,504): choose INT8_ROW, BF16 or F32"
+        ) from None
     return data.reshape(-1)

@@ -8,6 +8,7 @@
 
 Byte i of the nibbles holds weight i below and weight i + 16 above. The layouts and the rounding are
 those of ggml's reference quantisers (ggml-quants.c); bytes and floats equal the `gguf` package's.
+Encoders raise `OverflowError` for a scale or a minimum beyond float16, where those store infinity.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from farthing.quant.packing import half, nibbles
+from farthing.quant.packing import half, half_bytes, inverse, nibbles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,37 +58,37 @@ def _five_bits(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def encode_q8_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 34) bytes."""
     scale = np.abs(weights).max(axis=1, keepdims=True) / np.float32(127)
-    scaled = weights * _inverse(scale)
+    scaled = weights * inverse(scale)
     # Half away from zero: numpy's own rounding takes halves to even.
     magnitude = np.abs(scaled)
     whole = np.floor(magnitude)
     codes = np.copysign(whole + np.floor(2 * (magnitude - whole)), scaled)
-    return np.concatenate([_halves(scale), codes.astype(np.int8).view(np.uint8)], axis=1)
+    return np.concatenate([half_bytes(scale), codes.astype(np.int8).view(np.uint8)], axis=1)
 
 
 def encode_q4_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 18) bytes."""
     scale, codes = _symmetric(weights, 8)
-    return np.concatenate([_halves(scale), _pack_nibbles(codes)], axis=1)
+    return np.concatenate([half_bytes(scale), _pack_nibbles(codes)], axis=1)
 
 
 def encode_q4_1(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 20) bytes."""
     scale, minimum, codes = _affine(weights, 15)
-    return np.concatenate([_halves(scale), _halves(minimum), _pack_nibbles(codes)], axis=1)
+    return np.concatenate([half_bytes(scale), half_bytes(minimum), _pack_nibbles(codes)], axis=1)
 
 
 def encode_q5_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 22) bytes."""
     scale, codes = _symmetric(weights, 16)
-    return np.concatenate([_halves(scale), _pack_fifths(codes), _pack_nibbles(codes)], axis=1)
+    return np.concatenate([half_bytes(scale), _pack_fifths(codes), _pack_nibbles(codes)], axis=1)
 
 
 def encode_q5_1(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 24) bytes."""
     scale, minimum, codes = _affine(weights, 31)
     return np.concatenate(
-        [_halves(scale), _halves(minimum), _pack_fifths(codes), _pack_nibbles(codes)], axis=1
+        [half_bytes(scale), half_bytes(minimum), _pack_fifths(codes), _pack_nibbles(codes)], axis=1
     )
 
 
@@ -97,7 +98,7 @@ def _symmetric(
     """The weight farthest from zero, sign and all, gets code 0, and zero gets code `zero`."""
     farthest = np.take_along_axis(weights, np.abs(weights).argmax(axis=1, keepdims=True), axis=1)
     scale = farthest / np.float32(-zero)
-    codes = np.trunc(weights * _inverse(scale) + np.float32(zero + 0.5))
+    codes = np.trunc(weights * inverse(scale) + np.float32(zero + 0.5))
     return scale, np.minimum(codes.astype(np.uint8), np.uint8(2 * zero - 1))
 
 
@@ -106,16 +107,8 @@ def _affine(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]:
     minimum = weights.min(axis=1, keepdims=True)
     scale = (weights.max(axis=1, keepdims=True) - minimum) / np.float32(highest)
-    codes = np.trunc((weights - minimum) * _inverse(scale) + np.float32(0.5))
+    codes = np.trunc((weights - minimum) * inverse(scale) + np.float32(0.5))
     return scale, minimum, np.minimum(codes.astype(np.uint8), np.uint8(highest))
-
-
-def _inverse(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale != 0)
-
-
-def _halves(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    return values.astype("<f2").view(np.uint8)
 
 
 def _pack_nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -76,7 +76,7 @@ class ByteLevelVocabulary:
     """A byte-level BPE vocabulary built from its tokens and its merges in order of rank.
 
     `texts[i]` is token i as stored and `ids` leads back; `silent_ids` are tokens without bytes,
-    `control_ids` those that plain text must not become.
+    `control_ids` those that plain text must not become. None of it is kept: the library has it all.
     `ignore_merges`: a word that is itself a token is that token, whatever the merges say.
     Raises `FileFormatError` when a merge is malformed or names a token that is not there.
     """
@@ -93,10 +93,16 @@ class ByteLevelVocabulary:
         control_ids: Iterable[int],
         where: str,
     ) -> None:
-        self._texts = texts
+        self._size = len(texts)
         self._silent_ids = silent_ids
         try:
-            pairs = [(left, right) for left, right in map(_SPLIT_AT_SPACE, merges)]
+            # A merge's parts are tokens, whose strings are there already.
+            known = {text: text for text in texts}.get
+            pairs = [
+                (known(left, left), known(right, right))
+                for left, right in map(_SPLIT_AT_SPACE, merges)
+            ]
+            del known
         except ValueError:
             wrong = next(merge for merge in merges if merge.count(" ") != 1)
             raise FileFormatError(
@@ -127,7 +133,7 @@ class ByteLevelVocabulary:
     @property
     def size(self) -> int:
         """One more than the largest id."""
-        return len(self._texts)
+        return self._size
 
     def encode(self, text: str, *, at_start: bool) -> list[int]:
         """See `Vocabulary.encode`."""
@@ -137,4 +143,9 @@ class ByteLevelVocabulary:
 
     def token_bytes(self, token_id: int) -> bytes:
         """See `Vocabulary.token_bytes`."""
-        return b"" if token_id in self._silent_ids else bytes_of_token(self._texts[token_id])
+        text = None if token_id in self._silent_ids else self._machine.id_to_token(token_id)
+        return b"" if text is None else bytes_of_token(text)
+
+    def longest_token(self) -> int | None:
+        """See `Vocabulary.longest_token`."""
+        return max(map(len, self._machine.get_vocab()))

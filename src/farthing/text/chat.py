@@ -67,9 +67,10 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, object]],
         tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
+        most_tokens: int | None = None,
         **extra: object,
     ) -> list[int]:
-        """The token ids of a chat; arguments and errors as for `render`.
+        """The token ids of a chat; arguments and errors as for `render`, and `Tokenizer.encode`.
 
         The template's control tokens are tokens, those in messages and tools are plain text. There
         is one beginning-of-sequence token where the model wants one, whoever writes it.
@@ -87,7 +88,9 @@ class ChatTemplate:
             add_generation_prompt,
             extra,
         )
-        return self._tokenizer.encode(text, parse_special=True, separator=separator)
+        return self._tokenizer.encode(
+            text, parse_special=True, separator=separator, most_tokens=most_tokens
+        )
 
     def _render(
         self, chat: object, tools: object, add_generation_prompt: bool, extra: Mapping[str, object]

@@ -78,6 +78,10 @@ class ScoredVocabulary:
         byte = self._byte_of_id.get(token_id)
         return byte if byte is not None else self._texts[token_id].replace(SPACE, " ").encode()
 
+    def longest_token(self) -> int | None:
+        """See `Vocabulary.longest_token`."""
+        return max(map(len, self._texts))
+
     def _merge(self, word: str) -> list[int]:
         ids, scores = self._ids, self._scores
         # Symbols form a linked list; one that was merged into its left neighbour is empty.

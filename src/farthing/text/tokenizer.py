@@ -6,6 +6,7 @@ the way back to text); a `Vocabulary` turns a fragment without special tokens in
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from farthing.core import RequestError
@@ -33,6 +34,9 @@ class Vocabulary(Protocol):
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of a token that is not special; empty for an id without a token."""
+
+    def longest_token(self) -> int | None:
+        """The most characters that one token stands for; None where a text may lose some first."""
 
 
 class Tokenizer:
@@ -66,6 +70,7 @@ class Tokenizer:
         self.eos_ids = frozenset(eos_ids)
         self.named_tokens = dict(named_tokens or {})
         self.strips_leading_space = strips_leading_space
+        self._strips = any(token.strips_left or token.strips_right for token in special_tokens)
 
     @property
     def vocabulary_size(self) -> int:
@@ -78,6 +83,7 @@ class Tokenizer:
         add_special_tokens: bool = True,
         parse_special: bool = False,
         separator: str | None = None,
+        most_tokens: int | None = None,
     ) -> list[int]:
         """The ids of a text.
 
@@ -85,10 +91,13 @@ class Tokenizer:
         wants one and the text does not already begin with it. `parse_special` reads the text of a
         control token as that token, else it is plain text. A `separator` is a character that keeps
         special tokens from being matched across it (see `break_up_special_tokens`) and is itself
-        dropped.
-        Raises `RequestError` when the text is not valid Unicode, or holds a character that the
-        vocabulary cannot express.
+        dropped. A text that has more than `most_tokens` by its length alone is refused before
+        time and memory go into it; a shorter one may still have more.
+        Raises `RequestError` then, when the text is not valid Unicode, or holds a character that
+        the vocabulary cannot express.
         """
+        if most_tokens is not None and len(text) > most_tokens:
+            self._check_length(text, separator, most_tokens)
         _check_unicode(text)
         ids: list[int] = []
         matcher = self._full_matcher if parse_special else self._plain_matcher
@@ -103,6 +112,23 @@ class Tokenizer:
         if wanted is not None and ids[:1] != [wanted]:
             ids.insert(0, wanted)
         return ids
+
+    def _check_length(self, text: str, separator: str | None, most_tokens: int) -> None:
+        longest = self._longest_token
+        length = len(text) - (text.count(separator) if separator else 0)
+        if longest is not None and length > most_tokens * longest:
+            raise RequestError(
+                f"the prompt has {length} characters, which make at least "
+                f"{-(-length // longest)} tokens, and {most_tokens} are the most; shorten the "
+                "prompt or load with a longer context"
+            )
+
+    @cached_property
+    def _longest_token(self) -> int | None:
+        longest = self._vocabulary.longest_token()
+        if longest is None or self._strips:
+            return None
+        return max(longest, *(len(token.text) for token in self._special.values()), 1)
 
     def break_up_special_tokens(self, text: str, separator: str) -> str:
         """The text with `separator`, which must not occur in it, put into every control token.

@@ -41,12 +41,7 @@ def tokenizer_from_folder(folder: SafetensorsFolder) -> Tokenizer:
     machine = _load_machine(path)
     special = _special_tokens(machine, path)
     ids = {token.text: token.id for token in special}
-    named: dict[str, str] = {}
-    for key, value in {**folder.special_tokens_map, **folder.tokenizer_config}.items():
-        # {"content": ...} is how an added token is written out.
-        text = value.get("content") if isinstance(value, dict) else value
-        if key.endswith("_token") and isinstance(text, str):
-            named[key] = text
+    named = _named_tokens({**folder.special_tokens_map, **folder.tokenizer_config}, folder.folder)
     bos_id = machine.token_to_id(named["bos_token"]) if "bos_token" in named else None
     if bos_id is None:
         bos_id = next(iter(_token_ids(folder.config, "bos_token_id", "config.json")), None)
@@ -141,6 +136,15 @@ class JsonVocabulary:
             return bytes_of_token(text)
         return _BYTE_OF_TOKEN.get(text) or text.replace(SPACE, " ").encode()
 
+    def longest_token(self) -> int | None:
+        """See `Vocabulary.longest_token`."""
+        added = self._machine.get_added_tokens_decoder().values()
+        stripping = any(token.lstrip or token.rstrip for token in added)
+        # Without the check of bytes, one unknown token may stand for any number of characters.
+        if self._bytes is None or self._machine.normalizer is not None or stripping:
+            return None
+        return max(map(len, self._machine.get_vocab(with_added_tokens=True)))
+
     def _spell(self, text: str) -> list[int]:
         names = CHARACTERS_OF_BYTES if self._byte_level else _BYTE_TOKENS
         ids = (self._machine.token_to_id(names[byte]) for byte in text.encode())
@@ -185,6 +189,22 @@ def _special_tokens(machine: Machine, path: Path) -> list[SpecialToken]:
             )
         )
     return special
+
+
+def _named_tokens(settings: Mapping[str, object], folder: Path) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for key, value in settings.items():
+        # {"content": ...} is how an added token is written out.
+        text = value.get("content") if isinstance(value, dict) else value
+        if not key.endswith("_token") or not isinstance(text, str):
+            continue
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise FileFormatError(
+                f"{folder}: {key} is {text!r:.60}, which is not valid Unicode: fetch "
+                "tokenizer_config.json and special_tokens_map.json again"
+            )
+        named[key] = text
+    return named
 
 
 def _token_ids(settings: Mapping[str, object], key: str, where: str) -> list[int]:

@@ -1,0 +1,165 @@
+"""farthing bench: prefill, decode and batches, beside what the machine could do."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from farthing.cli.options import add_model, positive, whole
+from farthing.core import ActivationMode, KVDtype
+
+if TYPE_CHECKING:
+    from farthing.cli.bench_report import Bench
+    from farthing.engine.load import LoadProgress
+
+_DESCRIPTION = """\
+Measure prompts of many lengths, decoding against many contexts, and many sequences at once, in
+rounds. Before each point the machine's own limits are measured too: what memory delivers, what the
+dot-product instructions multiply. Every speed is told with its share of these."""
+
+_EPILOG = """\
+POINTS are numbers like 512,4096; none leaves the part out. A point that the model's context cannot
+hold is left out of a part that was not given, and said; a given one is an error.
+
+examples:
+  farthing bench smollm2-135m
+  farthing bench model.gguf --prefill 512,4096 --decode 128 --batch 1,8,32
+  farthing bench model.gguf --decode 128,8192 --prefill none --batch none --kv-dtype int8 --json
+"""
+
+_LARGEST_PYTHON_BATCH = 32
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    parser.epilog = _EPILOG
+    add_model(parser)
+    for flag, what in (
+        ("--prefill", "lengths of prompts (default 16 to 4096)"),
+        ("--decode", "contexts to generate 128 tokens at (default 16 to 8192)"),
+        ("--batch", "numbers of sequences that decode together (default 1 to 64)"),
+    ):
+        parser.add_argument(flag, type=_points, metavar="POINTS", help=what)
+    parser.add_argument(
+        "--repeat", type=positive, default=3, metavar="N", help="how many rounds (default 3)"
+    )
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="default: the cores this process may use"
+    )
+    parser.add_argument(
+        "--kv-dtype",
+        choices=[each.value for each in KVDtype],
+        default=KVDtype.FP16.value,
+        help="how keys and values are stored in the cache (default fp16)",
+    )
+    parser.add_argument(
+        "--activations",
+        choices=[each.value for each in ActivationMode],
+        help="what a product's input is rounded to (default: by the weights)",
+    )
+    parser.add_argument(
+        "--seed", type=_seed, default=0, metavar="N", help="of the random tokens (default 0)"
+    )
+    parser.add_argument("--json", action="store_true", help="everything as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from farthing.cli.bench_report import print_json, print_tables
+    from farthing.cli.progress import terminal_progress
+
+    with terminal_progress(quiet=arguments.json) as progress:
+        measured = _measure(arguments, progress)
+    if arguments.json:
+        print_json(measured)
+    else:
+        print_tables(measured)
+    return 0
+
+
+def _points(text: str) -> tuple[int, ...]:
+    """An argparse type: whole numbers from 1, between commas; `none` is an empty list."""
+    if text == "none":
+        return ()
+    return tuple(positive(part) for part in text.split(","))
+
+
+def _seed(text: str) -> int:
+    """An argparse type: a whole number from 0."""
+    number = whole(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, not {number}")
+    return number
+
+
+def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
+    """Loads the model as `farthing run` would, for the load's figures, then for measuring."""
+    from farthing.backends.ceilings import Ceilings
+    from farthing.backends.native import NativeBackend
+    from farthing.cli.bench_report import Bench
+    from farthing.engine.load import load
+    from farthing.files.catalog import resolve
+    from farthing.files.checkpoint import open_checkpoint
+    from farthing.lab.bench import bench, buffer_bytes
+    from farthing.lab.bench_ops import python_share
+    from farthing.lab.bench_points import choose_points
+    from farthing.models.load import load_model
+    from farthing.plan.machine import available_memory
+    from farthing.plan.memory import plan_memory
+
+    progress.phase("find")
+    path = resolve(arguments.model, progress)
+    progress.phase("open")
+    model = load_model(open_checkpoint(path))
+    points = choose_points(
+        model.config.context_length, arguments.prefill, arguments.decode, arguments.batch
+    )
+    context_length, sequences = points.needs(model.config.context_length)
+    kv_dtype = KVDtype(arguments.kv_dtype)
+    mode = None if arguments.activations is None else ActivationMode(arguments.activations)
+    with load(
+        path,
+        threads=arguments.threads,
+        kv_dtype=kv_dtype,
+        activations=mode,
+        context_length=context_length,
+        sequences=sequences,
+        progress=progress,
+    ) as engine:
+        report, tokenizer = engine.report, engine.tokenizer
+    if report is None:
+        raise RuntimeError("a loaded engine has a report")
+    plan = plan_memory(
+        model,
+        context_length=context_length,
+        sequences=sequences,
+        kv_dtype=kv_dtype,
+        activations=mode,
+        threads=arguments.threads,
+        step_rows=max(8, *points.batch, 1),
+    )
+    progress.phase("load again")
+    backend = NativeBackend(model, plan)
+    try:
+        progress.phase("ceilings")
+        ceilings = Ceilings(plan.threads, buffer_bytes(available_memory()))
+        try:
+            result = bench(
+                backend,
+                ceilings,
+                model.program,
+                plan,
+                points,
+                repeats=arguments.repeat,
+                seed=arguments.seed,
+                progress=progress.phase,
+            )
+        finally:
+            ceilings.close()
+        most = min(_LARGEST_PYTHON_BATCH, max(points.batch, default=1))
+        shares = []
+        for count in sorted({1, most}):
+            progress.phase(f"Python's share of {count}")
+            shares.append(python_share(backend, tokenizer, count, arguments.seed))
+    finally:
+        backend.close()
+    return Bench(result, report, points, shares, arguments.repeat, arguments.seed)

@@ -1,0 +1,1 @@
+"""What writes a model: `quantize.py` stores one in another format."""

@@ -1,0 +1,110 @@
+"""The shapes of two sweeps: the knee of a batch, and how decoding slows with the context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log2
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from farthing.core import ActivationMode
+    from farthing.lab.bench_points import Measured
+
+GAIN = 0.25
+"""Throughput that a doubling must add to be worth it."""
+
+DEFINITION = (
+    f"the smallest number of sequences from which on no doubling adds {GAIN:.0%} throughput or more"
+)
+
+
+@dataclass(frozen=True)
+class Knee:
+    """Where the knee is and why.
+
+    `sequences` is None where the last doubling measured still pays. `gain` is what a doubling adds
+    after the knee, or, without one, at the end. `cause` is the ceiling that the first step past the
+    knee (without one, the last) comes nearer to: "memory" or "arithmetic". `predicted` is where the
+    ceilings alone put it: the number of sequences whose products take as long as reading the
+    weights and the sequences' caches; None where the caches take longer than the products.
+    """
+
+    sequences: int | None
+    gain: float
+    cause: str
+    predicted: float | None
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """How much longer a step takes at `context` than it would with an empty one, as a share.
+
+    `predicted` is bytes of cache over bytes of weights: all that differs is what must be read.
+    `measured` takes the smallest context at its prediction, there being no step without any.
+    """
+
+    context: int
+    predicted: float
+    measured: float
+
+
+def gains(sequences: Sequence[int], rates: Sequence[float]) -> list[float]:
+    """What a doubling adds between neighbouring points, as a share of the throughput before it.
+
+    Between points further apart than that, each doubling is taken to add the same.
+    """
+    return [
+        (rate_after / rate) ** (1 / log2(after / before)) - 1
+        for (before, rate), (after, rate_after) in pairwise(zip(sequences, rates, strict=True))
+    ]
+
+
+def knee_index(gains: Sequence[float]) -> int | None:
+    """The index of the first point from which on no gain reaches `GAIN`; None where the last does.
+
+    Gain i lies between points i and i + 1.
+    """
+    paying = [index for index, gain in enumerate(gains) if gain >= GAIN]
+    knee = paying[-1] + 1 if paying else 0
+    return knee if knee < len(gains) else None
+
+
+def find_knee(
+    batch: Sequence[Measured],
+    bytes_per_second: float,
+    products_per_second: Mapping[ActivationMode, float],
+) -> Knee | None:
+    """The knee of a sweep over rising numbers of sequences; None for fewer than two points."""
+    if len(batch) < 2:
+        return None
+    found = gains([each.point for each in batch], [each.tokens_per_second for each in batch])
+    index = knee_index(found)
+    after = batch[-1] if index is None else batch[index + 1]
+    weights = after.cost.weight_bytes / bytes_per_second
+    cache = after.cost.cache_bytes / bytes_per_second
+    spare = (after.cost.arithmetic_seconds(products_per_second) - cache) / after.point
+    return Knee(
+        None if index is None else batch[index].point,
+        found[-1] if index is None else found[index],
+        "memory" if after.memory_share > after.arithmetic_share else "arithmetic",
+        weights / spare if spare > 0 else None,
+    )
+
+
+def slowdowns(decode: Sequence[Measured]) -> list[Slowdown]:
+    """One for each point of a sweep over rising contexts."""
+    if not decode:
+        return []
+    first = decode[0]
+    empty = first.step_seconds / (1 + first.cost.cache_bytes / first.cost.weight_bytes)
+    return [
+        Slowdown(
+            each.point,
+            each.cost.cache_bytes / each.cost.weight_bytes,
+            each.step_seconds / empty - 1,
+        )
+        for each in decode
+    ]

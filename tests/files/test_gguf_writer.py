@@ -1,0 +1,110 @@
+"""Written GGUF files against the `gguf` package's reader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gguf
+import numpy as np
+import pytest
+
+import tiny
+from farthing.core import FileFormatError
+from farthing.files.formats import GGUF_FORMATS, stored_bytes
+from farthing.files.gguf import GGUFFile
+from farthing.files.gguf_writer import number_field, read_fields, text_field, write_gguf
+from farthing.files.writing import TensorPlan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def content(plan: TensorPlan) -> np.ndarray:
+    return np.random.default_rng(plan.bytes).integers(0, 256, plan.bytes, dtype=np.uint8)
+
+
+def planned(name: str, format_name: str, shape: tuple[int, ...]) -> TensorPlan:
+    return TensorPlan(name, format_name, shape, stored_bytes(format_name, shape))
+
+
+PLANS = [
+    planned("norm", "F32", (7,)),
+    planned("q", "Q4_0", (3, 64)),
+    planned("k", "Q6_K", (2, 512)),
+    planned("three", "F16", (2, 3, 5)),
+    planned("é", "BF16", (1, 1)),
+]
+FIELDS = {
+    "general.architecture": text_field("general.architecture", "llama"),
+    "general.file_type": number_field("general.file_type", 2),
+}
+
+
+def written(path: Path, fields: dict[str, bytes] = FIELDS) -> Path:
+    write_gguf(path, fields, PLANS, lambda plan: np.array_split(content(plan), 3))
+    return path
+
+
+def test_the_package_reads_what_was_written(tmp_path: Path) -> None:
+    reader = gguf.GGUFReader(written(tmp_path / "m.gguf"))
+    assert reader.fields["general.architecture"].contents() == "llama"
+    assert reader.fields["general.file_type"].contents() == 2
+    assert reader.fields["general.file_type"].types == [gguf.GGUFValueType.UINT32]
+    assert [tensor.name for tensor in reader.tensors] == [plan.name for plan in PLANS]
+    for tensor, plan in zip(reader.tensors, PLANS, strict=True):
+        assert tensor.tensor_type.name == plan.format
+        assert tuple(reversed(tensor.shape.tolist())) == plan.shape
+        assert tensor.data.tobytes() == content(plan).tobytes()
+        assert tensor.data_offset % 32 == 0
+
+
+def test_our_reader_reads_what_was_written(tmp_path: Path) -> None:
+    file = GGUFFile(written(tmp_path / "m.gguf"))
+    assert file.metadata == {"general.architecture": "llama", "general.file_type": 2}
+    assert [(t.name, t.format, t.shape) for t in file.tensors.values()] == [
+        (plan.name, plan.format, plan.shape) for plan in PLANS
+    ]
+    for plan in PLANS:
+        np.testing.assert_array_equal(file.tensors[plan.name].data, content(plan))
+
+
+@pytest.mark.parametrize("family", ["llama3", "gemma3"])
+def test_metadata_taken_over_is_every_key_with_its_type_and_value(
+    family: str, tmp_path: Path
+) -> None:
+    source = tiny.shared(family)
+    written(tmp_path / "m.gguf", read_fields(source))
+    ours, theirs = gguf.GGUFReader(tmp_path / "m.gguf"), gguf.GGUFReader(source)
+    own = {"GGUF.tensor_count", "GGUF.kv_count", "GGUF.version"}
+    assert ours.fields.keys() == theirs.fields.keys()
+    assert len(ours.fields) > 20
+    for key in ours.fields.keys() - own:
+        assert ours.fields[key].types == theirs.fields[key].types
+        assert ours.fields[key].contents() == theirs.fields[key].contents()
+
+
+def test_the_fields_of_a_real_file_are_its_bytes(smollm2_path: Path) -> None:
+    fields = read_fields(smollm2_path)
+    assert list(fields) == list(GGUFFile(smollm2_path).metadata)
+    with smollm2_path.open("rb") as file:
+        assert file.read(24 + sum(map(len, fields.values())))[24:] == b"".join(fields.values())
+
+
+def test_a_description_without_tensors_is_a_sound_file(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "d.gguf", FIELDS, [], lambda plan: [])
+    assert not GGUFFile(tmp_path / "d.gguf").tensors
+    assert not gguf.GGUFReader(tmp_path / "d.gguf").tensors
+
+
+def test_fields_of_a_damaged_file_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.gguf")
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(FileFormatError):
+        read_fields(path)
+
+
+def test_every_format_of_ggufs_can_be_written(tmp_path: Path) -> None:
+    plans = [planned(name, name, (2, 256)) for name in GGUF_FORMATS]
+    write_gguf(tmp_path / "m.gguf", FIELDS, plans, lambda plan: [content(plan)])
+    found = {t.name: t.tensor_type.name for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
+    assert found == {name: name for name in GGUF_FORMATS}
