@@ -52,11 +52,12 @@ class LlamaTools:
 
     group = None
 
-    def __init__(self, name: str, folder: Path, threads: int, extra: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str, folder: Path, threads: int, one_prompt: bool = False) -> None:
+        """`one_prompt`: batches share their prompt, since this one cannot decode others."""
         self.name = name
         self._folder = folder
         self._threads = str(threads)
-        self._extra = extra
+        self._one_prompt = one_prompt
         self._model = Path()
 
     def start(self, model: Path) -> None:
@@ -75,14 +76,17 @@ class LlamaTools:
 
     def _prefill(self, point: Point) -> float:
         output = self._run("llama-bench", "-p", point.prompt, "-n", 0, "-r", 1, "-o", "json")
-        return float(json.loads(output[output.index("[") :])[0]["avg_ts"])
+        # The tool's other messages may stand before it and after it.
+        found, _ = json.JSONDecoder().raw_decode(output, output.index("[\n"))
+        return float(found[0]["avg_ts"])
 
     def _decode(self, point: Point) -> float:
-        """A long prompt is computed once and copied to every sequence, which changes no decoding.
+        """A long prompt is computed once for all sequences (-pps): it takes minutes otherwise.
 
-        llama.cpp copies it to a stream of its own for each; ik_llama.cpp lets all of them read one.
+        llama.cpp copies it to a cache of its own for each; ik_llama.cpp lets all of them read one.
         """
-        shared = ("-pps",) if point.prompt > 1024 and point.sequences > 1 else ()
+        share = point.sequences > 1 and (self._one_prompt or point.prompt > 1024)
+        shared = ("-pps",) if share else ()
         # A sequence's part of the cache is a multiple of 256.
         cells = -(-point.context // 256) * 256 * point.sequences
         output = self._run(
@@ -103,7 +107,7 @@ class LlamaTools:
 
     def _run(self, tool: str, *arguments: object) -> str:
         command = [str(self._folder / tool), "-m", str(self._model), "-t", self._threads]
-        command += [*self._extra, *map(str, arguments)]
+        command += map(str, arguments)
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TURN_SECONDS)
         except subprocess.TimeoutExpired:
@@ -192,7 +196,7 @@ def engines(peers: Path, threads: int) -> dict[str, Engine]:
     return {
         FARTHING: Worker(FARTHING, Path(sys.executable), "run_farthing.py", threads),
         LLAMA: LlamaTools(LLAMA, peers / "llama.cpp/build/bin", threads),
-        IK: LlamaTools(IK, peers / "ik_llama.cpp/build/bin", threads),
+        IK: LlamaTools(IK, peers / "ik_llama.cpp/build/bin", threads, one_prompt=True),
         OPENVINO: Worker(OPENVINO, peers / "openvino/bin/python", "run_openvino.py", threads),
         VLLM: Worker(VLLM, peers / "vllm/bin/python", "run_vllm.py", threads),
     }

@@ -32,7 +32,7 @@ from farthing.files.checkpoint import open_checkpoint
 from farthing.forge.quantize import quantize
 from hugging_face import write_safetensors
 from neighbours import Neighbours, machine
-from points import CASES, POINTS, VLLM, Case, Point
+from points import CASES, FARTHING, POINTS, VLLM, Case, Point
 from table import markdown
 
 BUFFER_BYTES = 512 << 20
@@ -146,6 +146,8 @@ def run_case(
                     present.append(taking_part[name])
                     results.present(case, name)
                 except CannotError as error:
+                    if name == FARTHING:
+                        sys.exit(f"farthing cannot take part, so there is nothing to do: {error}")
                     results.absent(case, None, name, str(error))
         latest = None
         for round_, point in wanted:

@@ -48,8 +48,9 @@ void make_program(Program* place, std::optional<std::string> tier, int cache_typ
 
 void pack(Program& program, int matrix, int output, int count, Vector<uint8_t> source) {
   const Matrix& m = program.matrix(matrix);
-  require(source.size() == static_cast<size_t>(count * stored_row_bytes(m.format, m.inputs)),
-          "the rows to pack have another size than their format says");
+  require(
+      source.size() == static_cast<size_t>(count * stored_row_bytes(m.format, m.group, m.inputs)),
+      "the rows to pack have another size than their format says");
   nb::gil_scoped_release unlocked;
   program.pack(matrix, output, count, source.data());
 }
@@ -142,8 +143,8 @@ void run_sampled(Program& program, Vector<int32_t> token_ids, Vector<int32_t> po
 
 // The formulas that plan/packed.py states too.
 void bind_sizes_of(nb::module_& m) {
-  m.def("matrix_bytes", [](int format, int64_t outputs, int64_t inputs) {
-    return matrix_bytes(static_cast<Format>(format), outputs, inputs);
+  m.def("matrix_bytes", [](int format, int64_t group, int64_t outputs, int64_t inputs) {
+    return matrix_bytes(static_cast<Format>(format), group, outputs, inputs);
   });
   m.def("prepared_bytes", [](int mode, int64_t rows, int64_t inputs) {
     return prepared_bytes(static_cast<Mode>(mode), rows, inputs);
@@ -200,8 +201,8 @@ void bind_program(nb::module_& m) {
              return p.add_vector(offset, source.data(), static_cast<int>(source.size()));
            })
       .def("matrix",
-           [](Program& p, int64_t offset, int format, int outputs, int inputs) {
-             return p.add_matrix(offset, static_cast<Format>(format), outputs, inputs);
+           [](Program& p, int64_t offset, int format, int group, int outputs, int inputs) {
+             return p.add_matrix(offset, static_cast<Format>(format), group, outputs, inputs);
            })
       .def("pack", &pack)
       .def("cache", [](Program& p, int kv_heads, int head_dim,

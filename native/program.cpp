@@ -45,10 +45,12 @@ int Program::add_vector(int64_t offset, const float* source, int count) {
   return static_cast<int>(vectors_.size()) - 1;
 }
 
-int Program::add_matrix(int64_t offset, Format format, int outputs, int inputs) {
-  require(offset >= 0 && offset + matrix_bytes(format, outputs, inputs) <= sizes_.weights,
+int Program::add_matrix(int64_t offset, Format format, int group, int outputs, int inputs) {
+  const Matrix matrix{format, group, outputs, inputs, weights_.data() + offset};
+  require(has_group(matrix), "a matrix has a group that its format does not know");
+  require(offset >= 0 && offset + matrix_bytes(format, group, outputs, inputs) <= sizes_.weights,
           "a matrix lies outside the weights");
-  matrices_.push_back({format, outputs, inputs, weights_.data() + offset});
+  matrices_.push_back(matrix);
   return static_cast<int>(matrices_.size()) - 1;
 }
 
@@ -56,11 +58,11 @@ void Program::pack(int matrix, int output, int count, const uint8_t* source) {
   const Matrix& m = matrices_.at(matrix);
   require(output % kTile == 0 && count > 0 && output + count <= m.outputs,
           "rows to pack lie outside the matrix");
-  const int64_t bytes = tile_bytes(m.format, m.inputs);
+  const int64_t bytes = tile_bytes(m.format, m.group, m.inputs);
   uint8_t* packed = weights_.data() + (m.data - weights_.data()) + output / kTile * bytes;
-  team_.split((count + kTile - 1) / kTile, [&](int64_t tile, int64_t tile_end) {
-    kernels_.pack(m.format, source, count, m.inputs, static_cast<int>(tile),
-                  static_cast<int>(tile_end), packed);
+  const Matrix rows{m.format, m.group, count, m.inputs, packed};
+  team_.split(rows.tiles(), [&](int64_t tile, int64_t tile_end) {
+    kernels_.pack(rows, source, static_cast<int>(tile), static_cast<int>(tile_end), packed);
   });
 }
 

@@ -113,7 +113,7 @@ class Program {
   // --- building
   int add_value(const Value& value);
   int add_vector(int64_t offset, const float* source, int count);  // copied into the weights
-  int add_matrix(int64_t offset, Format format, int outputs, int inputs);
+  int add_matrix(int64_t offset, Format format, int group, int outputs, int inputs);
   // Packs rows [output, output + count) of a matrix; output is a multiple of 16.
   void pack(int matrix, int output, int count, const uint8_t* source);
   int add_cache(const Cache& cache);

@@ -12,18 +12,6 @@ constexpr int kRowsPerItem = 8;  // rows of elementwise work in one item
 
 int ceil_divide(int a, int b) { return (a + b - 1) / b; }
 
-Mode mode_of(Format format) {
-  switch (format) {
-    case Format::F32:
-    case Format::F16:
-      return Mode::FP32;
-    case Format::BF16:
-      return Mode::BF16;
-    default:
-      return Mode::INT8;
-  }
-}
-
 // Every thread calls this first. Few rows are prepared by each thread for itself, which saves a
 // barrier; many are shared out.
 class Source {

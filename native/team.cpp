@@ -40,12 +40,19 @@ uint32_t Signal::wait_past(uint32_t seen) {
 }
 
 Team::Team(int threads) : threads_(threads) {
-  for (int thread = 1; thread < threads_; ++thread) {
-    workers_.emplace_back([this, thread] { serve(thread); });
+  try {
+    for (int thread = 1; thread < threads_; ++thread) {
+      workers_.emplace_back([this, thread] { serve(thread); });
+    }
+  } catch (...) {  // the system has no more threads; those it gave must not outlive the team
+    end();
+    throw;
   }
 }
 
-Team::~Team() {
+Team::~Team() { end(); }
+
+void Team::end() {
   ending_.store(true, std::memory_order_release);
   offers_.add(1);
   offers_.wake();

@@ -38,7 +38,7 @@ class Signal {
 // must not throw.
 class Team {
  public:
-  explicit Team(int threads);
+  explicit Team(int threads);  // throws std::system_error when the system has no more threads
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -54,6 +54,7 @@ class Team {
 
  private:
   void serve(int thread);
+  void end();
   bool enter();
   void leave();
 

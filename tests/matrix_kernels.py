@@ -1,4 +1,4 @@
-"""Matrices in GGUF's formats, and the native matrix kernels as functions that return arrays.
+"""Matrices in every format, and the native matrix kernels as functions that return arrays.
 
 Every array that a kernel writes to stands between sentinels: writing past its end fails the test.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import gguf
 import numpy as np
 
+import stored_rows
 from farthing import _native
 
 if TYPE_CHECKING:
@@ -27,20 +27,72 @@ kernels = _native.kernels
 TIERS: list[str] = _native.available_tiers()
 
 GROUP, TILE = 32, 16
-FORMATS = {"F32": 0, "F16": 1, "BF16": 2, "Q8_0": 3, "Q4_0": 4, "Q4_1": 5, "Q5_0": 6, "Q5_1": 7}
-FLOAT_FORMATS = ["F32", "F16", "BF16"]
-QUANTISED = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
 MODES = {"FP32": 0, "BF16": 1, "INT8": 2}
-# Of a GGUF block: its bytes, and where fp16 numbers (scale, minimum) stand at its start.
-BLOCK_BYTES = {"Q8_0": 34, "Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24}
-HALVES = {"Q8_0": 1, "Q4_0": 1, "Q4_1": 2, "Q5_0": 1, "Q5_1": 2}
+
+
+class Kind(NamedTuple):
+    """A packed format as the kernels know it, and the format of the rows that it packs."""
+
+    number: int
+    mode: str
+    stored: str
+    group: int | None = 0
+    """Inputs under one scale where the packed format leaves it open; None: a row's."""
+
+
+_NUMBERS = [
+    "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K",
+    "Q3_K", "IQ4_NL", "INT8", "INT4", "INT4_ASYM", "NF4", "NF4_EXACT",
+]  # fmt: skip
+_GROUPED = [
+    ("INT4_TENSOR", "INT4", None), ("INT4_ROW", "INT4", None), ("INT4_G32", "INT4", 32),
+    ("INT4_G64", "INT4", 64), ("INT4_G128", "INT4", 128), ("INT4_G32_ASYM", "INT4_ASYM", 32),
+    ("INT4_G64_ASYM", "INT4_ASYM", 64), ("INT4_G128_ASYM", "INT4_ASYM", 128),
+    ("NF4_B64", "NF4", 64), ("NF4_B128", "NF4", 128),
+]  # fmt: skip
+FLOAT_FORMATS = stored_rows.FLOAT_FORMATS
+FORMATS: dict[str, Kind] = {
+    **{name: Kind(_NUMBERS.index(name), "FP32", name) for name in ("F32", "F16")},
+    "BF16": Kind(_NUMBERS.index("BF16"), "BF16", "BF16"),
+    **{name: Kind(_NUMBERS.index(name), "INT8", name) for name in stored_rows.BLOCKS},
+    **{name: Kind(_NUMBERS.index("INT8"), "INT8", name) for name in ("INT8_TENSOR", "INT8_ROW")},
+    **{name: Kind(_NUMBERS.index(kept), "INT8", name, group) for name, kept, group in _GROUPED},
+    "NF4_B64_EXACT": Kind(_NUMBERS.index("NF4_EXACT"), "FP32", "NF4_B64", 64),
+    "NF4_B128_EXACT": Kind(_NUMBERS.index("NF4_EXACT"), "FP32", "NF4_B128", 128),
+}
+"""By the stored format's name; NF4_*_EXACT are NF4 rows multiplied exactly."""
+QUANTISED = [name for name, kind in FORMATS.items() if kind.mode == "INT8"]
+"""Those that are multiplied with int8 activations."""
 
 SENTINEL = 0xA5
 
 
 def mode_of(format_name: str) -> str:
     """The activations that a product with the format takes."""
-    return {"F32": "FP32", "F16": "FP32", "BF16": "BF16"}.get(format_name, "INT8")
+    return FORMATS[format_name].mode
+
+
+def group_of(format_name: str, inputs: int) -> int:
+    """The `group` that the kernels are given."""
+    group = FORMATS[format_name].group
+    return -(-inputs // GROUP) * GROUP if group is None else group
+
+
+def whole_inputs(format_name: str, inputs: int) -> int:
+    """The least row length from `inputs` on that the format can store."""
+    return stored_rows.whole_inputs(FORMATS[format_name].stored, inputs)
+
+
+def source_rows(
+    format_name: str, outputs: int, inputs: int, rng: np.random.Generator, spread: float = 0.02
+) -> Bytes:
+    """[outputs, bytes of a row] as files store them: any codes, scales of that spread."""
+    return stored_rows.source_rows(FORMATS[format_name].stored, outputs, inputs, rng, spread)
+
+
+def dequantised(format_name: str, source: Bytes, inputs: int) -> Floats:
+    """[outputs, inputs]: what stored rows stand for."""
+    return stored_rows.dequantised(FORMATS[format_name].stored, source, inputs)
 
 
 @contextmanager
@@ -51,36 +103,6 @@ def guarded(count: int, dtype: type[np.generic]) -> Iterator[NDArray[np.generic]
     yield memory[128 : 128 + size].view(dtype)
     assert np.all(memory[:128] == SENTINEL), "wrote before the array"
     assert np.all(memory[128 + size :] == SENTINEL), "wrote past the array"
-
-
-def round_bf16(x: Floats) -> NDArray[np.uint16]:
-    """To the nearest bf16, halves to even, as its bits; finite, normal x."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-
-
-def source_rows(
-    format_name: str, outputs: int, inputs: int, rng: np.random.Generator, spread: float = 0.02
-) -> Bytes:
-    """[outputs, bytes of a row] as GGUF stores them: any codes, halves of that spread."""
-    if format_name in FLOAT_FORMATS:
-        values = rng.normal(0, 1, (outputs, inputs)).astype(np.float32)
-        if format_name == "F32":
-            return values.view(np.uint8)
-        if format_name == "F16":
-            return values.astype(np.float16).view(np.uint8)
-        return round_bf16(values).view(np.uint8)
-    groups = -(-inputs // GROUP)
-    blocks = rng.integers(0, 256, (outputs, groups, BLOCK_BYTES[format_name]), dtype=np.uint8)
-    halves = rng.normal(0, spread, (outputs, groups, HALVES[format_name])).astype(np.float16)
-    blocks[..., : 2 * HALVES[format_name]] = halves.view(np.uint8)
-    return blocks.reshape(outputs, -1)
-
-
-def dequantised(format_name: str, source: Bytes) -> Floats:
-    """[outputs, inputs] by the gguf package."""
-    kind = gguf.GGMLQuantizationType[format_name]
-    return np.asarray(gguf.quants.dequantize(source, kind), np.float32)
 
 
 @dataclass(frozen=True)
@@ -100,19 +122,23 @@ class Packed:
     @classmethod
     def of(cls, tier: str, format_name: str, source: Bytes, inputs: int) -> Packed:
         outputs = len(source)
-        number = FORMATS[format_name]
+        kind = FORMATS[format_name].number, group_of(format_name, inputs)
         tiles = -(-outputs // TILE)
-        with guarded(kernels.matrix_bytes(number, outputs, inputs), np.uint8) as data:
-            kernels.pack(tier, number, source.reshape(-1), outputs, inputs, 0, tiles, data)
+        with guarded(kernels.matrix_bytes(*kind, outputs, inputs), np.uint8) as data:
+            kernels.pack(tier, *kind, source.reshape(-1), outputs, inputs, 0, tiles, data)
         return cls(tier, format_name, outputs, inputs, data)
 
+    @property
+    def kind(self) -> tuple[int, int]:
+        """Format and group, as the kernels take them."""
+        return FORMATS[self.format_name].number, group_of(self.format_name, self.inputs)
+
     def unpack(self) -> Floats:
-        number = FORMATS[self.format_name]
         rows = np.empty((self.outputs, self.inputs), np.float32)
         for output in range(self.outputs):
             with guarded(self.inputs, np.float32) as row:
                 kernels.unpack_row(
-                    self.tier, number, self.data, self.outputs, self.inputs, output, row
+                    self.tier, *self.kind, self.data, self.outputs, self.inputs, output, row
                 )
             rows[output] = row
         return rows
@@ -151,11 +177,13 @@ class Prepared:
         count = self.rows * self.padded
         return self.memory[: count * dtype.itemsize].view(dtype).reshape(self.rows, -1)
 
-    def _plane(self, number: int, dtype: type[np.generic]) -> NDArray[np.generic]:
-        shape = (self.rows, self.padded // GROUP)
-        size = 4 * shape[0] * shape[1]
+    def _plane(self, number: int, dtype: type[np.generic], parts: int = 1) -> NDArray[np.generic]:
+        """[rows, groups], or [rows, groups, parts], from the plane of that number on."""
+        groups = self.padded // GROUP
+        size = 4 * self.rows * groups
         start = -(-self.rows * self.padded // 64) * 64 + number * (-(-size // 64) * 64)
-        return self.memory[start : start + size].view(dtype).reshape(shape)
+        plane = self.memory[start : start + parts * size].view(dtype)
+        return plane.reshape((self.rows, groups, parts) if parts > 1 else (self.rows, groups))
 
     @property
     def scale(self) -> Floats:
@@ -166,8 +194,13 @@ class Prepared:
         return self._plane(1, np.float32)
 
     @property
-    def sum(self) -> NDArray[np.int32]:
+    def negative_sum(self) -> NDArray[np.int32]:
         return self._plane(2, np.int32)
+
+    @property
+    def negative_half_sum(self) -> NDArray[np.int32]:
+        """[rows, groups, 2]"""
+        return self._plane(3, np.int32, 2)
 
 
 def linear(
@@ -187,9 +220,8 @@ def linear(
             with guarded((row_end - row - 1) * stride + width, np.float32) as piece:
                 piece.view(np.uint32)[:] = 0xDEADBEEF
                 kernels.linear(
-                    packed.tier, FORMATS[packed.format_name], packed.data, packed.outputs,
-                    packed.inputs, MODES[x.mode], x.rows, x.memory, row, row_end, tile, tile_end,
-                    piece, stride,
+                    packed.tier, *packed.kind, packed.data, packed.outputs, packed.inputs,
+                    MODES[x.mode], x.rows, x.memory, row, row_end, tile, tile_end, piece, stride,
                 )  # fmt: skip
             lines = np.append(piece, np.full(5, 0xDEADBEEF, np.uint32).view(np.float32))
             lines = lines.reshape(-1, stride)

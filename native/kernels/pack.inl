@@ -1,4 +1,4 @@
-// Weight matrices between GGUF's rows of blocks and the tiles of kernels.h, without loss.
+// Weight matrices between the rows that files store and the tiles of formats.h, without loss.
 
 template <Format F>
 struct FormatOf {
@@ -25,122 +25,98 @@ FARTHING_INLINE void with_format(Format format, Body body) {
       return body(FormatOf<Format::Q5_0>());
     case Format::Q5_1:
       return body(FormatOf<Format::Q5_1>());
+    case Format::Q4_K:
+      return body(FormatOf<Format::Q4_K>());
+    case Format::Q5_K:
+      return body(FormatOf<Format::Q5_K>());
+    case Format::Q6_K:
+      return body(FormatOf<Format::Q6_K>());
+    case Format::Q2_K:
+      return body(FormatOf<Format::Q2_K>());
+    case Format::Q3_K:
+      return body(FormatOf<Format::Q3_K>());
+    case Format::IQ4_NL:
+      return body(FormatOf<Format::IQ4_NL>());
+    case Format::INT8:
+      return body(FormatOf<Format::INT8>());
+    case Format::INT4:
+      return body(FormatOf<Format::INT4>());
+    case Format::INT4_ASYM:
+      return body(FormatOf<Format::INT4_ASYM>());
+    case Format::NF4:
+      return body(FormatOf<Format::NF4>());
+    case Format::NF4_EXACT:
+      return body(FormatOf<Format::NF4_EXACT>());
   }
 }
 
-constexpr bool is_quantised(Format format) { return scale_planes(format) > 0; }
-constexpr bool has_minimum(Format format) { return scale_planes(format) == 2; }
-constexpr bool has_fifth_bits(Format format) {
-  return format == Format::Q5_0 || format == Format::Q5_1;
-}
-// Bytes of one weight of a format that is not quantised.
-constexpr int weight_bytes(Format format) { return format == Format::F32 ? 4 : 2; }
-// The code that stands for zero.
-constexpr int zero_point(Format format) {
-  return format == Format::Q8_0   ? 128
-         : format == Format::Q4_0 ? 8
-         : format == Format::Q5_0 ? 16
-                                  : 0;
-}
-
-constexpr int kQuads = kGroup / 4;                     // in a group
-constexpr int kQuadBytes = kTile * 4;                  // one quad of every output of a tile
-constexpr int kNibbleBytes = kQuads / 2 * kQuadBytes;  // of a group; the fifth bits follow
-constexpr int kScaleBytes = kTile * 2;                 // one fp16 number for every output of a tile
-
-// A GGUF block of 32 weights: fp16 scale, fp16 minimum, 32 fifth bits, codes, each where it has it.
-constexpr int minimum_offset = 2;
-constexpr int fifth_offset(Format format) { return 2 * scale_planes(format); }
-constexpr int code_offset(Format format) {
-  return fifth_offset(format) + (has_fifth_bits(format) ? 4 : 0);
-}
-constexpr int block_bytes(Format format) {
-  return code_offset(format) + (format == Format::Q8_0 ? kGroup : kGroup / 2);
-}
-
-// One group of one output. `codes`: the group of the tile; scale, minimum: the tile's planes at it.
-template <Format F>
-FARTHING_INLINE void pack_block(const uint8_t* block, int n, uint8_t* codes, uint8_t* scale,
-                                uint8_t* minimum) {
-  memcpy(scale + n * 2, block, 2);
-  if constexpr (has_minimum(F)) memcpy(minimum + n * 2, block + minimum_offset, 2);
-  // The nibbles of a block lie as the tile wants them: byte i holds inputs i and i + 16.
-  constexpr int quads = F == Format::Q8_0 ? kQuads : kQuads / 2;
-  for (int j = 0; j < quads; j++) {
-    uint32_t quad;
-    memcpy(&quad, block + code_offset(F) + j * 4, 4);
-    if constexpr (F == Format::Q8_0) quad ^= 0x80808080u;
-    memcpy(codes + j * kQuadBytes + n * 4, &quad, 4);
-  }
-  if constexpr (has_fifth_bits(F)) {
-    uint32_t fifth;
-    memcpy(&fifth, block + fifth_offset(F), 4);
-    for (int j = 0; j < kQuads; j++) {
-      // Quad j < 4 holds the low nibbles of step j, quad 4 + j the high ones.
-      uint8_t* mask = codes + kNibbleBytes + (j % 4 * 2 + j / 4) * 8 + n / 2;
-      uint8_t bits = static_cast<uint8_t>((fifth >> (4 * j) & 15u) << (n % 2 * 4));
-      *mask = static_cast<uint8_t>(n % 2 ? *mask | bits : bits);
-    }
-  }
-}
+// Bytes of one weight that is a number.
+constexpr int weight_bytes(Format format) { return layout(format).bits / 8; }
 
 template <Format F>
-FARTHING_INLINE void pack_tile(const uint8_t* source, int rows, int inputs, uint8_t* tile) {
-  int64_t row_bytes = stored_row_bytes(F, inputs);
-  int groups = (inputs + kGroup - 1) / kGroup;
-  if constexpr (is_quantised(F)) {
-    uint8_t* scales = tile + groups * code_bytes(F);
-    uint8_t* minima = scales + groups * kScaleBytes;
-    for (int g = 0; g < groups; g++) {
-      for (int n = 0; n < rows; n++) {
-        pack_block<F>(source + n * row_bytes + g * block_bytes(F), n, tile + g * code_bytes(F),
-                      scales + g * kScaleBytes, minima + g * kScaleBytes);
-      }
-    }
-  } else {
-    constexpr int bytes = weight_bytes(F);
-    constexpr int step = F == Format::BF16 ? 2 : 1;  // neighbouring inputs of an output
-    int whole = inputs / step * step;
+FARTHING_INLINE void pack_codes(const Matrix& matrix, const uint8_t* source, int64_t row_bytes,
+                                int rows, uint8_t* tile) {
+  int64_t groups = matrix.groups();
+  for (int g = 0; g < groups; g++) {
     for (int n = 0; n < rows; n++) {
-      const uint8_t* row = source + n * row_bytes;
-      uint8_t* column = tile + n * step * bytes;
-      for (int k = 0; k < whole; k += step) {
-        memcpy(column + static_cast<int64_t>(k) * kTile * bytes, row + k * bytes, step * bytes);
-      }
-      if (whole < inputs) {
-        memcpy(column + static_cast<int64_t>(whole) * kTile * bytes, row + whole * bytes, bytes);
+      uint8_t codes[kGroup];
+      read_stored_codes<F>(source + n * row_bytes, matrix.inputs, g, codes);
+      write_codes<F>(codes, n, tile + g * code_bytes(F));
+    }
+  }
+  uint8_t* span = tile + spans_offset<F>(groups);
+  for (int64_t s = 0; s < spans(F, matrix.group, matrix.inputs); s++) {
+    for (int n = 0; n < rows; n++) pack_span<F>(matrix, source + n * row_bytes, s, n, span);
+    span += layout(F).span_bytes;
+  }
+  if constexpr (layout(F).part_bytes > 0) {
+    uint8_t* parts = tile + parts_offset<F>(groups);
+    for (int64_t block = 0; block < groups / 8; block++) {
+      for (int n = 0; n < rows; n++) {
+        pack_parts<F>(source + n * row_bytes + block * stored_row_bytes(F, 0, 256), n,
+                      parts + block * 8 * layout(F).part_bytes);
       }
     }
   }
 }
 
-// `source` and `packed` are the whole matrix. Padding is zero, scales included: it adds nothing.
-void pack(Format format, const uint8_t* source, int outputs, int inputs, int tile, int tile_end,
-          uint8_t* packed) {
-  with_format(format, [=](auto f) {
+template <Format F>
+FARTHING_INLINE void pack_numbers(int inputs, const uint8_t* source, int64_t row_bytes, int rows,
+                                  uint8_t* tile) {
+  constexpr int bytes = weight_bytes(F);
+  constexpr int step = F == Format::BF16 ? 2 : 1;  // neighbouring inputs of an output
+  int whole = inputs / step * step;
+  for (int n = 0; n < rows; n++) {
+    const uint8_t* row = source + n * row_bytes;
+    uint8_t* column = tile + n * step * bytes;
+    for (int k = 0; k < whole; k += step) {
+      memcpy(column + static_cast<int64_t>(k) * kTile * bytes, row + k * bytes, step * bytes);
+    }
+    if (whole < inputs) {
+      memcpy(column + static_cast<int64_t>(whole) * kTile * bytes, row + whole * bytes, bytes);
+    }
+  }
+}
+
+// Padding is zero, scales included: it adds nothing.
+void pack(const Matrix& matrix, const uint8_t* source, int tile, int tile_end, uint8_t* packed) {
+  with_format(matrix.format, [=](auto f) {
     constexpr Format F = decltype(f)::value;
-    int64_t bytes = tile_bytes(F, inputs), row_bytes = stored_row_bytes(F, inputs);
+    int64_t bytes = tile_bytes(F, matrix.group, matrix.inputs);
+    int64_t row_bytes = stored_row_bytes(F, matrix.group, matrix.inputs);
     for (int t = tile; t < tile_end; t++) {
-      int rows = outputs - t * kTile < kTile ? outputs - t * kTile : kTile;
+      int rest = matrix.outputs - t * kTile, rows = rest < kTile ? rest : kTile;
+      const uint8_t* from = source + static_cast<int64_t>(t) * kTile * row_bytes;
       uint8_t* to = packed + t * bytes;
-      if (rows < kTile || inputs % kGroup) memset(to, 0, static_cast<size_t>(bytes));
+      if (rows < kTile || matrix.inputs % kGroup) memset(to, 0, static_cast<size_t>(bytes));
       memset(to + bytes - 64, 0, 64);
-      pack_tile<F>(source + static_cast<int64_t>(t) * kTile * row_bytes, rows, inputs, to);
+      if constexpr (has_codes(F)) {
+        pack_codes<F>(matrix, from, row_bytes, rows, to);
+      } else {
+        pack_numbers<F>(matrix.inputs, from, row_bytes, rows, to);
+      }
     }
   });
-}
-
-// The code of input k of output n, given its group of the tile.
-template <Format F>
-FARTHING_INLINE int read_code(const uint8_t* codes, int n, int k) {
-  if constexpr (F == Format::Q8_0) return codes[k / 4 * kQuadBytes + n * 4 + k % 4];
-  int j = k % 16 / 4, high = k / 16, index = n * 4 + k % 4;
-  int code = codes[j * kQuadBytes + index] >> (4 * high) & 15;
-  if constexpr (has_fifth_bits(F)) {
-    const uint8_t* mask = codes + kNibbleBytes + (j * 2 + high) * 8;
-    code |= (mask[index / 8] >> (index % 8) & 1) << 4;
-  }
-  return code;
 }
 
 template <Format F>
@@ -162,33 +138,51 @@ FARTHING_INLINE float read_weight(const uint8_t* tile, int n, int k) {
   }
 }
 
-FARTHING_INLINE float read_half(const uint8_t* p) {
-  uint16_t half;
-  memcpy(&half, p, 2);
-  return f16_to_float(half);
+// What a code stands for before it is scaled; `zero` is its span's where spans have zeros.
+template <Format F>
+FARTHING_INLINE float code_value(int code, int zero) {
+  if constexpr (F == Format::NF4 || F == Format::NF4_EXACT) return kNormalLevels[code];
+  if constexpr (F == Format::IQ4_NL) return static_cast<float>(kNonlinearBytes[code] - 128);
+  return static_cast<float>(code - (has_zeros(F) ? zero : zero_point(F)));
 }
 
-// scale * (code - zero point) or scale * code + minimum, each operation rounded in float32, as the
-// definition of the formats has it.
+FARTHING_INLINE float lane(Float x, int n) {
+  float lanes[kTile];
+  store(lanes, x);
+  return lanes[n];
+}
+
+// scale * value or scale * value + minimum, each operation rounded in float32, as the definition of
+// the formats has it.
+template <Format F>
+FARTHING_INLINE void unpack_codes(const Matrix& matrix, const uint8_t* tile, int n, float* out) {
+  constexpr int halves = has_halves(F) ? 2 : 1, length = kGroup / halves;
+  int groups = matrix.groups(), shift = span_shift(F, matrix.group);
+  for (int run = 0; run < groups * halves; run++) {
+    int g = run / halves, half = run % halves;
+    Scales at = {tile + spans_offset<F>(groups) + (g >> shift) * layout(F).span_bytes,
+                 tile + parts_offset<F>(groups) + g * layout(F).part_bytes};
+    float scale = lane(load_scale<F>(at, half), n);
+    float minimum = has_minimum(F) ? lane(load_minimum<F>(at, half), n) : 0.0f;
+    int zero = has_zeros(F) ? at.span[kHalfBytes + n] : 0;
+    int first = run * length;
+    int count = matrix.inputs - first < length ? matrix.inputs - first : length;
+    for (int k = 0; k < count; k++) {
+      int code = read_code<F>(tile + g * code_bytes(F), n, half * length + k);
+      float product = scale * code_value<F>(code, zero);
+      out[first + k] = has_minimum(F) ? product + minimum : product;
+    }
+  }
+}
+
 void unpack_row(const Matrix& matrix, int output, float* out) {
   with_format(matrix.format, [&](auto f) {
     constexpr Format F = decltype(f)::value;
     int n = output % kTile;
-    const uint8_t* tile = matrix.data + output / kTile * tile_bytes(F, matrix.inputs);
-    if constexpr (is_quantised(F)) {
-      const uint8_t* scales = tile + matrix.groups() * code_bytes(F) + n * 2;
-      const uint8_t* minima = scales + matrix.groups() * kScaleBytes;
-      for (int g = 0; g < matrix.groups(); g++) {
-        float scale = read_half(scales + g * kScaleBytes);
-        float minimum = has_minimum(F) ? read_half(minima + g * kScaleBytes) : 0.0f;
-        int first = g * kGroup;
-        int count = matrix.inputs - first < kGroup ? matrix.inputs - first : kGroup;
-        for (int k = 0; k < count; k++) {
-          int code = read_code<F>(tile + g * code_bytes(F), n, k) - zero_point(F);
-          float product = scale * static_cast<float>(code);
-          out[first + k] = has_minimum(F) ? product + minimum : product;
-        }
-      }
+    int64_t bytes = tile_bytes(F, matrix.group, matrix.inputs);
+    const uint8_t* tile = matrix.data + output / kTile * bytes;
+    if constexpr (has_codes(F)) {
+      unpack_codes<F>(matrix, tile, n, out);
     } else {
       for (int k = 0; k < matrix.inputs; k++) out[k] = read_weight<F>(tile, n, k);
     }

@@ -5,24 +5,32 @@ constexpr float kSmallestMagnitude = 0x1p-120f;
 
 // One group: scale = max|x| / 127, code = round(x * (127 / max|x|)), halves to even. A group that
 // holds an infinity or a NaN has a scale like it, which every product with the group shows.
-FARTHING_INLINE void quantise_group(Float low, Float high, int8_t* codes, float* scale,
-                                    float* scaled_sum, int32_t* sum) {
+FARTHING_INLINE void quantise_group(const Prepared& prepared, int64_t start, Float low,
+                                    Float high) {
   // As integers, magnitudes order as they do as floats, and a NaN comes above all.
   int32_t bits = reduce_max_int(max_int(as_int(abs(low)), as_int(abs(high))));
   float largest;
   memcpy(&largest, &bits, 4);
   bool zeros = largest < kSmallestMagnitude;
   bool finite = largest < __builtin_inff();
-  *scale = zeros ? 0.0f : largest / 127.0f;
+  float scale = zeros ? 0.0f : largest / 127.0f;
   Float inverse = set1(zeros || !finite ? 0.0f : 127.0f / largest);
   // An infinity times 0 is a NaN, for which the comparison is false.
   Float first = mul(low, inverse), second = mul(high, inverse);
   first = where_less(abs(first), set1(128.0f), first, zero());
   second = where_less(abs(second), set1(128.0f), second, zero());
+  int8_t* codes = reinterpret_cast<int8_t*>(prepared.data) + start;
   store_s8(codes, first);
   store_s8(codes + kLanes, second);
-  *sum = reduce_add_int(add_int(to_int(first), to_int(second)));
-  *scaled_sum = *scale * static_cast<float>(*sum);
+  // Either half's sum fits 16 bits, so both are added at once.
+  int32_t both = reduce_add_int(add_int(to_int(first), shift_left<16>(to_int(second))));
+  int32_t first_sum = static_cast<int16_t>(both), second_sum = (both - first_sum) >> 16;
+  int64_t group = start / kGroup;
+  prepared.scale[group] = scale;
+  prepared.scaled_sum[group] = scale * static_cast<float>(first_sum + second_sum);
+  prepared.negative_sum[group] = -first_sum - second_sum;
+  prepared.negative_half_sum[2 * group] = -first_sum;
+  prepared.negative_half_sum[2 * group + 1] = -second_sum;
 }
 
 // `x` holds the columns [column, column + count).
@@ -35,9 +43,7 @@ void prepare(const Prepared& prepared, int row, int column, const float* x, int 
                  : second > 0   ? load_first(x + i + kLanes, second)
                                 : zero();
     if (prepared.mode == Mode::INT8) {
-      int64_t group = start / kGroup;
-      quantise_group(low, high, reinterpret_cast<int8_t*>(prepared.data) + start,
-                     prepared.scale + group, prepared.scaled_sum + group, prepared.sum + group);
+      quantise_group(prepared, start, low, high);
     } else if (prepared.mode == Mode::BF16) {
       uint16_t* to = reinterpret_cast<uint16_t*>(prepared.data) + start;
       store_bf16(to, low);

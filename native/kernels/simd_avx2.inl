@@ -3,7 +3,8 @@
 #define FARTHING_INLINE static inline __attribute__((always_inline))
 
 constexpr int kLanes = 16;
-constexpr int kRegisters = 8;  // how many Floats the registers hold
+constexpr int kByteCentre = 0;  // what dot4 takes off every byte
+constexpr int kRegisters = 8;   // how many Floats the registers hold
 
 struct Float {  // sixteen floats
   __m256 low, high;
@@ -158,6 +159,28 @@ FARTHING_INLINE Int set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_s
 FARTHING_INLINE Int add_int(Int a, Int b) {
   return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
 }
+// a * b for a in [0, 2^15) and b in [-2^15, 2^15).
+FARTHING_INLINE Int mul_int(Int a, Int b) {
+  return {_mm256_madd_epi16(a.low, b.low), _mm256_madd_epi16(a.high, b.high)};
+}
+template <int Bits>
+FARTHING_INLINE Int shift_left(Int a) {
+  return {_mm256_slli_epi32(a.low, Bits), _mm256_slli_epi32(a.high, Bits)};
+}
+// Zeros come in from above.
+template <int Bits>
+FARTHING_INLINE Int shift_right(Int a) {
+  return {_mm256_srli_epi32(a.low, Bits), _mm256_srli_epi32(a.high, Bits)};
+}
+template <int Bits>
+FARTHING_INLINE Int low_bits(Int a) {
+  __m256i mask = _mm256_set1_epi32((1 << Bits) - 1);
+  return {_mm256_and_si256(a.low, mask), _mm256_and_si256(a.high, mask)};
+}
+FARTHING_INLINE Int load_u8(const uint8_t* p) {
+  __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+}
 FARTHING_INLINE Int max_int(Int a, Int b) {
   return {_mm256_max_epi32(a.low, b.low), _mm256_max_epi32(a.high, b.high)};
 }
@@ -199,20 +222,54 @@ FARTHING_INLINE Bytes low_nibbles(Bytes a) {
 FARTHING_INLINE Bytes high_nibbles(Bytes a) {
   return low_nibbles({_mm256_srli_epi16(a.low, 4), _mm256_srli_epi16(a.high, 4)});
 }
-// Sixteen in every byte whose bit is set in `mask`.
-FARTHING_INLINE __m256i spread_fifth_bits(uint32_t mask) {
+// The pair of bits I (0 ... 3) of every byte: bits 2 I and 2 I + 1.
+template <int I>
+FARTHING_INLINE Bytes bit_pairs(Bytes a) {
+  __m256i pair = _mm256_set1_epi8(3);
+  return {_mm256_and_si256(_mm256_srli_epi16(a.low, 2 * I), pair),
+          _mm256_and_si256(_mm256_srli_epi16(a.high, 2 * I), pair)};
+}
+// Adds 16 times the pair of bits I of every byte of `pairs` to bytes below 16.
+template <int I>
+FARTHING_INLINE Bytes add_bit_pairs(Bytes a, Bytes pairs) {
+  Bytes pair = bit_pairs<I>(pairs);
+  return {_mm256_or_si256(a.low, _mm256_slli_epi16(pair.low, 4)),
+          _mm256_or_si256(a.high, _mm256_slli_epi16(pair.high, 4))};
+}
+// Value in every byte whose bit is set in `mask`.
+template <int Value>
+FARTHING_INLINE __m256i spread_bits(uint32_t mask) {
   __m256i bytes =
       _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int32_t>(mask)),
                           _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2,
                                            2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3));
   __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201u));
   __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
-  return _mm256_and_si256(set, _mm256_set1_epi8(16));
+  return _mm256_and_si256(set, _mm256_set1_epi8(Value));
 }
-// Adds 16 to the bytes whose bit is set in `mask`.
-FARTHING_INLINE Bytes add_fifth_bits(Bytes a, uint64_t mask) {
-  return {_mm256_add_epi8(a.low, spread_fifth_bits(static_cast<uint32_t>(mask))),
-          _mm256_add_epi8(a.high, spread_fifth_bits(static_cast<uint32_t>(mask >> 32)))};
+// Adds Value to the bytes whose bit is set in `mask`.
+template <int Value>
+FARTHING_INLINE Bytes add_where(Bytes a, uint64_t mask) {
+  return {_mm256_add_epi8(a.low, spread_bits<Value>(static_cast<uint32_t>(mask))),
+          _mm256_add_epi8(a.high, spread_bits<Value>(static_cast<uint32_t>(mask >> 32)))};
+}
+// levels[byte] for bytes below 16.
+FARTHING_INLINE Bytes look_up(Bytes a, const uint8_t* levels) {
+  __m256i table =
+      _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(levels)));
+  return {_mm256_shuffle_epi8(table, a.low), _mm256_shuffle_epi8(table, a.high)};
+}
+// levels[number] for the lowest four bits of each lane.
+FARTHING_INLINE __m256 look_up_eight(__m256i numbers, const float* levels) {
+  __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(levels), numbers);
+  __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(levels + 8), numbers);
+  return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(numbers, 28)));
+}
+// levels[number] for the four bits from bit Shift on of each output's 32.
+template <int Shift>
+FARTHING_INLINE Float look_up_lanes(Bytes a, const float* levels) {
+  return {look_up_eight(_mm256_srli_epi32(a.low, Shift), levels),
+          look_up_eight(_mm256_srli_epi32(a.high, Shift), levels)};
 }
 // sum[n] + the four products of output n's unsigned bytes with the signed bytes of `quad`, exactly.
 // dot4 takes any byte: the even and the odd ones apart, as 16-bit numbers, because the sum of two
@@ -228,7 +285,7 @@ FARTHING_INLINE Int dot4(Int sum, Bytes a, int32_t quad) {
                                   _mm256_madd_epi16(_mm256_srli_epi16(a.high, 8), odd));
   return {_mm256_add_epi32(sum.low, low), _mm256_add_epi32(sum.high, high)};
 }
-// dot4_small wants bytes below 32 (4- and 5-bit codes): two products stay within 16 bits.
+// dot4_small wants bytes below 128: two products stay within 16 bits.
 FARTHING_INLINE Int dot4_small(Int sum, Bytes a, int32_t quad) {
   __m256i b = _mm256_set1_epi32(quad);
   __m256i one = _mm256_set1_epi16(1);

@@ -3,6 +3,7 @@
 #define FARTHING_INLINE static inline __attribute__((always_inline))
 
 constexpr int kLanes = 16;
+constexpr int kByteCentre = 0;  // what dot4 takes off every byte
 constexpr int kRegisters = 32;  // how many Floats the registers hold
 
 struct Float {  // sixteen floats
@@ -93,6 +94,24 @@ FARTHING_INLINE void store_s8(int8_t* p, Float x) {
 
 FARTHING_INLINE Int set1_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
 FARTHING_INLINE Int add_int(Int a, Int b) { return {_mm512_add_epi32(a.v, b.v)}; }
+// a * b for a in [0, 2^15) and b in [-2^15, 2^15).
+FARTHING_INLINE Int mul_int(Int a, Int b) { return {_mm512_madd_epi16(a.v, b.v)}; }
+template <int Bits>
+FARTHING_INLINE Int shift_left(Int a) {
+  return {_mm512_slli_epi32(a.v, Bits)};
+}
+// Zeros come in from above.
+template <int Bits>
+FARTHING_INLINE Int shift_right(Int a) {
+  return {_mm512_srli_epi32(a.v, Bits)};
+}
+template <int Bits>
+FARTHING_INLINE Int low_bits(Int a) {
+  return {_mm512_and_si512(a.v, _mm512_set1_epi32((1 << Bits) - 1))};
+}
+FARTHING_INLINE Int load_u8(const uint8_t* p) {
+  return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
 FARTHING_INLINE Int max_int(Int a, Int b) { return {_mm512_max_epi32(a.v, b.v)}; }
 FARTHING_INLINE Float to_float(Int a) { return {_mm512_cvtepi32_ps(a.v)}; }
 // Nearest integers, halves to even; INT32_MIN for what an int32 cannot hold.
@@ -108,12 +127,36 @@ FARTHING_INLINE Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm51
 FARTHING_INLINE Bytes high_nibbles(Bytes a) {
   return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
 }
-// Adds 16 to the bytes whose bit is set in `mask`.
-FARTHING_INLINE Bytes add_fifth_bits(Bytes a, uint64_t mask) {
-  return {_mm512_mask_add_epi8(a.v, mask, a.v, _mm512_set1_epi8(16))};
+// The pair of bits I (0 ... 3) of every byte: bits 2 I and 2 I + 1.
+template <int I>
+FARTHING_INLINE Bytes bit_pairs(Bytes a) {
+  return {_mm512_and_si512(_mm512_srli_epi16(a.v, 2 * I), _mm512_set1_epi8(3))};
+}
+// Adds 16 times the pair of bits I of every byte of `pairs` to bytes below 16.
+template <int I>
+FARTHING_INLINE Bytes add_bit_pairs(Bytes a, Bytes pairs) {
+  __m512i moved = I < 2 ? _mm512_slli_epi16(pairs.v, I < 2 ? 4 - 2 * I : 0)
+                        : _mm512_srli_epi16(pairs.v, I < 2 ? 0 : 2 * I - 4);
+  constexpr int a_or_both = 0xf8;  // a | (b & c)
+  return {_mm512_ternarylogic_epi32(a.v, moved, _mm512_set1_epi8(0x30), a_or_both)};
+}
+// Adds Value to the bytes whose bit is set in `mask`.
+template <int Value>
+FARTHING_INLINE Bytes add_where(Bytes a, uint64_t mask) {
+  return {_mm512_mask_add_epi8(a.v, mask, a.v, _mm512_set1_epi8(Value))};
+}
+// levels[byte] for bytes below 16.
+FARTHING_INLINE Bytes look_up(Bytes a, const uint8_t* levels) {
+  __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(levels));
+  return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), a.v)};
+}
+// levels[number] for the four bits from bit Shift on of each output's 32.
+template <int Shift>
+FARTHING_INLINE Float look_up_lanes(Bytes a, const float* levels) {
+  return {_mm512_permutexvar_ps(_mm512_srli_epi32(a.v, Shift), _mm512_loadu_ps(levels))};
 }
 // sum[n] + the four products of output n's unsigned bytes with the signed bytes of `quad`, exactly.
-// dot4_small wants bytes below 32 (4- and 5-bit codes), dot4 takes any.
+// dot4_small wants bytes below 128, dot4 takes any.
 FARTHING_INLINE Int dot4(Int sum, Bytes a, int32_t quad) {
   return {_mm512_dpbusd_epi32(sum.v, a.v, _mm512_set1_epi32(quad))};
 }

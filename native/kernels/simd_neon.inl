@@ -1,7 +1,8 @@
-// Sixteen-lane vectors on NEON: four of the machine's vectors of four. Names and meanings are those
-// of simd_avx512.inl, and so is the order of every reduction. Each operation rounds as the one of
-// simd_avx2.inl does, so that the two tiers give the same bits. The unit includes the products of
-// bytes, simd_neon_dotprod.inl or simd_neon_i8mm.inl, after this.
+// Sixteen-lane vectors on NEON: four of the machine's vectors of four. Names
+// and meanings are those of simd_avx512.inl, and so is the order of every
+// reduction. Each operation rounds as the one of simd_avx2.inl does, so that
+// the two tiers give the same bits. The unit includes the products of bytes,
+// simd_neon_dotprod.inl or simd_neon_i8mm.inl, after this.
 #define FARTHING_INLINE static inline __attribute__((always_inline))
 
 constexpr int kLanes = 16;
@@ -13,7 +14,8 @@ struct Float {  // sixteen floats
 struct Int {  // sixteen int32
   int32x4_t v[4];
 };
-struct Bytes {  // sixty-four bytes: four consecutive inputs of each of sixteen outputs
+struct Bytes {  // sixty-four bytes: four consecutive inputs of each of sixteen
+                // outputs
   uint8x16_t v[4];
 };
 
@@ -38,7 +40,8 @@ FARTHING_INLINE void store(float* p, Float x) {
   vst1q_f32(p + 12, x.v[3]);
 }
 
-// The first `count` (0 ... 16) lanes; the others read as zero, and are not touched in memory.
+// The first `count` (0 ... 16) lanes; the others read as zero, and are not
+// touched in memory.
 FARTHING_INLINE Float load_first(const float* p, int count) {
   if (count == kLanes) return load(p);
   float lanes[kLanes] = {};
@@ -128,11 +131,37 @@ FARTHING_INLINE Int add_int(Int a, Int b) {
 FARTHING_INLINE Int max_int(Int a, Int b) {
   return each_part<Int>([&](int i) { return vmaxq_s32(a.v[i], b.v[i]); });
 }
+// a * b for a in [0, 2^15) and b in [-2^15, 2^15).
+FARTHING_INLINE Int mul_int(Int a, Int b) {
+  return each_part<Int>([&](int i) { return vmulq_s32(a.v[i], b.v[i]); });
+}
+template <int Bits>
+FARTHING_INLINE Int shift_left(Int a) {
+  return each_part<Int>([&](int i) { return vshlq_n_s32(a.v[i], Bits); });
+}
+// Zeros come in from above.
+template <int Bits>
+FARTHING_INLINE Int shift_right(Int a) {
+  return each_part<Int>([&](int i) {
+    return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a.v[i]), Bits));
+  });
+}
+template <int Bits>
+FARTHING_INLINE Int low_bits(Int a) {
+  return each_part<Int>([&](int i) { return vandq_s32(a.v[i], vdupq_n_s32((1 << Bits) - 1)); });
+}
+FARTHING_INLINE Int load_u8(const uint8_t* p) {
+  uint8x16_t bytes = vld1q_u8(p);
+  uint16x8_t low = vmovl_u8(vget_low_u8(bytes)), high = vmovl_high_u8(bytes);
+  auto part = [](uint32x4_t x) { return vreinterpretq_s32_u32(x); };
+  return {{part(vmovl_u16(vget_low_u16(low))), part(vmovl_high_u16(low)),
+           part(vmovl_u16(vget_low_u16(high))), part(vmovl_high_u16(high))}};
+}
 FARTHING_INLINE Float to_float(Int a) {
   return each_part<Float>([&](int i) { return vcvtq_f32_s32(a.v[i]); });
 }
-// Nearest integers, halves to even; INT32_MIN for what an int32 cannot hold, where the instruction
-// would give the nearest there is, and 0 for NaN.
+// Nearest integers, halves to even; INT32_MIN for what an int32 cannot hold,
+// where the instruction would give the nearest there is, and 0 for NaN.
 FARTHING_INLINE Int to_int(Float a) {
   return each_part<Int>([&](int i) {
     uint32x4_t fits = vandq_u32(vcgeq_f32(a.v[i], vdupq_n_f32(-0x1p31f)),
@@ -168,8 +197,8 @@ FARTHING_INLINE Float load_bf16(const uint16_t* p) {
   return each_part<Float>(
       [=](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)); });
 }
-// The upper halves of floats rounded to nearest even. A NaN keeps its upper half, made quiet; a
-// subnormal becomes zero, as in the instruction of AVX-512.
+// The upper halves of floats rounded to nearest even. A NaN keeps its upper
+// half, made quiet; a subnormal becomes zero, as in the instruction of AVX-512.
 FARTHING_INLINE uint16x4_t round_bf16(float32x4_t x) {
   uint32x4_t bits = vreinterpretq_u32_f32(x);
   uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
@@ -207,19 +236,65 @@ FARTHING_INLINE Bytes low_nibbles(Bytes a) {
 FARTHING_INLINE Bytes high_nibbles(Bytes a) {
   return each_part<Bytes>([&](int i) { return vshrq_n_u8(a.v[i], 4); });
 }
-// Adds 16 to the bytes whose bit is set in `mask`.
-FARTHING_INLINE Bytes add_fifth_bits(Bytes a, uint64_t mask) {
+template <int I>
+FARTHING_INLINE uint8x16_t bit_pair(uint8x16_t a) {
+  if constexpr (I == 0) {
+    return vandq_u8(a, vdupq_n_u8(3));
+  } else {
+    return vandq_u8(vshrq_n_u8(a, 2 * I), vdupq_n_u8(3));
+  }
+}
+// The pair of bits I (0 ... 3) of every byte: bits 2 I and 2 I + 1.
+template <int I>
+FARTHING_INLINE Bytes bit_pairs(Bytes a) {
+  return each_part<Bytes>([&](int i) { return bit_pair<I>(a.v[i]); });
+}
+// Adds 16 times the pair of bits I of every byte of `pairs` to bytes below 16.
+template <int I>
+FARTHING_INLINE Bytes add_bit_pairs(Bytes a, Bytes pairs) {
+  return each_part<Bytes>(
+      [&](int i) { return vorrq_u8(a.v[i], vshlq_n_u8(bit_pair<I>(pairs.v[i]), 4)); });
+}
+// Adds Value to the bytes whose bit is set in `mask`.
+template <int Value>
+FARTHING_INLINE Bytes add_where(Bytes a, uint64_t mask) {
   uint8x16_t masks = vcombine_u8(vcreate_u8(mask), vcreate_u8(0));
   uint8x16_t first = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
   uint8x16_t bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
   return each_part<Bytes>([&](int i) {
     uint8x16_t spread = vqtbl1q_u8(masks, vaddq_u8(first, vdupq_n_u8(static_cast<uint8_t>(2 * i))));
-    return vaddq_u8(a.v[i], vandq_u8(vtstq_u8(spread, bit), vdupq_n_u8(16)));
+    return vaddq_u8(a.v[i], vandq_u8(vtstq_u8(spread, bit), vdupq_n_u8(Value)));
+  });
+}
+// levels[byte] for bytes below 16.
+FARTHING_INLINE Bytes look_up(Bytes a, const uint8_t* levels) {
+  uint8x16_t table = vld1q_u8(levels);
+  return each_part<Bytes>([&](int i) { return vqtbl1q_u8(table, a.v[i]); });
+}
+template <int Shift>
+FARTHING_INLINE uint32x4_t shift_word(uint8x16_t a) {
+  uint32x4_t words = vreinterpretq_u32_u8(a);
+  if constexpr (Shift == 0) {
+    return words;
+  } else {
+    return vshrq_n_u32(words, Shift);
+  }
+}
+// levels[number] for the four bits from bit Shift on of each output's 32.
+template <int Shift>
+FARTHING_INLINE Float look_up_lanes(Bytes a, const float* levels) {
+  uint8x16x4_t table = vld1q_u8_x4(reinterpret_cast<const uint8_t*>(levels));
+  return each_part<Float>([&](int i) {
+    // Number n's bytes stand at 4 n ... 4 n + 3 of the table.
+    uint32x4_t numbers = vandq_u32(shift_word<Shift>(a.v[i]), vdupq_n_u32(15));
+    uint32x4_t starts = vmulq_n_u32(numbers, 0x04040404);
+    uint32x4_t places = vaddq_u32(starts, vdupq_n_u32(0x03020100));
+    return vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(places)));
   });
 }
 
-// sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs: products are exact, the odd one
-// is added first.
+// sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs: products are
+// exact, the odd one is added first.
 FARTHING_INLINE Float dot_bf16(Float sum, const uint16_t* a, uint32_t pair) {
   uint32x4_t upper = vdupq_n_u32(0xffff0000u), b = vdupq_n_u32(pair);
   float32x4_t even_b = vreinterpretq_f32_u32(vshlq_n_u32(b, 16));

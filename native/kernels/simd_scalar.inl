@@ -4,7 +4,8 @@
 #define FARTHING_INLINE static inline __attribute__((always_inline))
 
 constexpr int kLanes = 16;
-constexpr int kRegisters = 4;  // how many Floats the registers hold
+constexpr int kByteCentre = 0;  // what dot4 takes off every byte
+constexpr int kRegisters = 4;   // how many Floats the registers hold
 constexpr int kParts = 4;
 
 using FloatPart = float __attribute__((vector_size(16)));
@@ -149,6 +150,29 @@ FARTHING_INLINE Int set1_int(int32_t x) {
 FARTHING_INLINE Int add_int(Int a, Int b) {
   return each_part<Int>([&](int i) { return a.v[i] + b.v[i]; });
 }
+// a * b for a in [0, 2^15) and b in [-2^15, 2^15).
+FARTHING_INLINE Int mul_int(Int a, Int b) {
+  return each_part<Int>([&](int i) { return a.v[i] * b.v[i]; });
+}
+template <int Bits>
+FARTHING_INLINE Int shift_left(Int a) {
+  return each_part<Int>([&](int i) { return a.v[i] << Bits; });
+}
+// Zeros come in from above.
+template <int Bits>
+FARTHING_INLINE Int shift_right(Int a) {
+  return each_part<Int>(
+      [&](int i) { return reinterpret_cast<IntPart>(reinterpret_cast<WordPart>(a.v[i]) >> Bits); });
+}
+template <int Bits>
+FARTHING_INLINE Int low_bits(Int a) {
+  return each_part<Int>([&](int i) { return a.v[i] & ((1 << Bits) - 1); });
+}
+FARTHING_INLINE Int load_u8(const uint8_t* p) {
+  using Part = uint8_t __attribute__((vector_size(4)));
+  return each_part<Int>(
+      [=](int i) { return __builtin_convertvector(load_part<Part>(p + 4 * i), IntPart); });
+}
 FARTHING_INLINE Int max_int(Int a, Int b) {
   return each_part<Int>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
@@ -240,13 +264,40 @@ FARTHING_INLINE Bytes low_nibbles(Bytes a) {
 FARTHING_INLINE Bytes high_nibbles(Bytes a) {
   return each_part<Bytes>([&](int i) { return a.v[i] >> 4 & 0x0f0f0f0f; });
 }
-// Adds 16 to the bytes whose bit is set in `mask`.
-FARTHING_INLINE Bytes add_fifth_bits(Bytes a, uint64_t mask) {
+// The pair of bits I (0 ... 3) of every byte: bits 2 I and 2 I + 1.
+template <int I>
+FARTHING_INLINE Bytes bit_pairs(Bytes a) {
+  return each_part<Bytes>([&](int i) { return a.v[i] >> 2 * I & 0x03030303; });
+}
+// Adds 16 times the pair of bits I of every byte of `pairs` to bytes below 16.
+template <int I>
+FARTHING_INLINE Bytes add_bit_pairs(Bytes a, Bytes pairs) {
+  return each_part<Bytes>([&](int i) { return a.v[i] | (pairs.v[i] >> 2 * I & 0x03030303) << 4; });
+}
+// Adds Value to the bytes whose bit is set in `mask`.
+template <int Value>
+FARTHING_INLINE Bytes add_where(Bytes a, uint64_t mask) {
   return each_part<Bytes>([&](int i) {
     WordPart four = WordPart{0, 4, 8, 12};
     WordPart bits = (WordPart{} + static_cast<uint32_t>(mask >> 16 * i & 0xffff)) >> four;
     WordPart spread = (bits & 1) | (bits & 2) << 7 | (bits & 4) << 14 | (bits & 8) << 21;
-    return a.v[i] | spread << 4;
+    return a.v[i] + spread * Value;
+  });
+}
+// levels[byte] for bytes below 16.
+FARTHING_INLINE Bytes look_up(Bytes a, const uint8_t* levels) {
+  uint8_t bytes[kLanes * 4];
+  memcpy(bytes, &a, sizeof bytes);
+  for (uint8_t& byte : bytes) byte = levels[byte];
+  return each_part<Bytes>([&](int i) { return load_part<WordPart>(bytes + 16 * i); });
+}
+// levels[number] for the four bits from bit Shift on of each output's 32.
+template <int Shift>
+FARTHING_INLINE Float look_up_lanes(Bytes a, const float* levels) {
+  return each_part<Float>([&](int i) {
+    WordPart numbers = a.v[i] >> Shift & 15;
+    return FloatPart{levels[numbers[0]], levels[numbers[1]], levels[numbers[2]],
+                     levels[numbers[3]]};
   });
 }
 // a[2 n] * pair[0] + a[2 n + 1] * pair[1] for 16-bit numbers whose products fit 16 bits.
@@ -268,7 +319,7 @@ FARTHING_INLINE Int dot4(Int sum, Bytes a, int32_t quad) {
            pair_products(a.v[i] >> 8 & 0x00ff00ff, odd);
   });
 }
-// dot4_small wants bytes below 32 (4- and 5-bit codes).
+// dot4_small wants bytes below 128.
 FARTHING_INLINE Int dot4_small(Int sum, Bytes a, int32_t quad) { return dot4(sum, a, quad); }
 
 // sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs: products are exact, the odd one

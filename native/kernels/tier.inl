@@ -2,6 +2,9 @@
 
 // clang-format off: each of these needs those above it.
 #include "math.inl"
+#include "codes.inl"
+#include "scales.inl"
+#include "stored.inl"
 #include "pack.inl"
 #include "prepare.inl"
 #include "linear.inl"

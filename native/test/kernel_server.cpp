@@ -110,16 +110,19 @@ int count_of(const Argument& argument) { return static_cast<int>(argument.shape[
 
 Matrix read_matrix(Arguments& a) {
   auto format = static_cast<Format>(a.integer());
+  int group = a.integer();
   const uint8_t* packed = a.elements<uint8_t>();
   int outputs = a.integer(), inputs = a.integer();
-  return {format, outputs, inputs, packed};
+  return {format, group, outputs, inputs, packed};
 }
 
 double pack(const Kernels& k, Arguments a) {
   auto format = static_cast<Format>(a.integer());
+  int group = a.integer();
   const uint8_t* source = a.elements<uint8_t>();
   int outputs = a.integer(), inputs = a.integer(), tile = a.integer(), tile_end = a.integer();
-  k.pack(format, source, outputs, inputs, tile, tile_end, a.elements<uint8_t>());
+  uint8_t* packed = a.elements<uint8_t>();
+  k.pack({format, group, outputs, inputs, packed}, source, tile, tile_end, packed);
   return 0;
 }
 

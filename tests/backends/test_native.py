@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 import tiny
 from farthing import _native
-from farthing.backends import torch as oracle_module
-from farthing.backends.torch import TorchBackend
 from farthing.core import ActivationMode, DoesNotFitError, FarthingError, KVDtype, StoredTensor
 from farthing.models.load import Model
 from farthing.plan.memory import plan_memory, require_room
+from moved_oracle import oracle_logits, rounding_bound
 from native_steps import logits_of, model_at, native, relative_error, step
 
 IDS = tiny.token_ids(70)
@@ -27,8 +23,7 @@ EXACT = {"activations": ActivationMode.FP32, "kv_dtype": KVDtype.FP32}
 
 @cache
 def oracle(family: str, form: str, quant: str) -> NDArray[np.float32]:
-    backend = TorchBackend(model_at(tiny.shared(family, form, quant)))
-    return backend.forward(IDS).detach().numpy()
+    return oracle_logits(model_at(tiny.shared(family, form, quant)), IDS)
 
 
 @pytest.fixture(params=_native.available_tiers())
@@ -57,54 +52,8 @@ def test_stored_weights_in_fp32_mode_equal_the_oracles_to_1e_5(quant: str) -> No
 # move by up to half a step of the format.
 
 
-def _half_step(x: torch.Tensor, mode: ActivationMode | KVDtype, group: int) -> torch.Tensor:
-    """Half the distance between neighbouring codes around each number of x (T, width)."""
-    if mode.value == "int8":
-        runs = x.detach().reshape(len(x), -1, group)
-        step = runs.abs().amax(-1, keepdim=True) / 127
-        return (step / 2).expand_as(runs).reshape(x.shape)
-    bits = {"bf16": 8, "fp16": 11, "fp32": 24}[mode.value]
-    return x.detach().abs() * 2.0**-bits
-
-
-@contextmanager
-def moved_oracle(
-    activations: ActivationMode, kv_dtype: KVDtype, head_dim: int, seed: int
-) -> Iterator[None]:
-    """Inside, the oracle's products and cached keys and values are off by up to half a step."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def moved(x: torch.Tensor, mode: ActivationMode | KVDtype, group: int) -> torch.Tensor:
-        noise = torch.rand(x.shape, generator=generator) * 2 - 1
-        return x + noise * _half_step(x, mode, group)
-
-    def linear(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        return oracle_module.linear(moved(x, activations, 32), *weights)
-
-    def attend(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **attributes: int
-    ) -> torch.Tensor:
-        key, value = (moved(x, kv_dtype, head_dim) for x in (key, value))
-        return plain_attend(query, key, value, **attributes)
-
-    plain_attend = oracle_module.attend
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(oracle_module._FUNCTIONS, "linear", linear)
-        patch.setitem(oracle_module._FUNCTIONS, "logits", linear)
-        patch.setattr(oracle_module, "attend", attend)
-        yield
-
-
 def bound(family: str, quant: str, activations: ActivationMode, kv_dtype: KVDtype) -> float:
-    """What rounding may cost: twice the largest error of five oracles moved at random."""
-    model = model_at(tiny.shared(family, "gguf", quant))
-    wanted = oracle(family, "gguf", quant)
-    errors = []
-    for seed in range(5):
-        with moved_oracle(activations, kv_dtype, model.program.cache[0].head_dim, seed):
-            moved = TorchBackend(model).forward(IDS).detach().numpy()
-        errors.append(relative_error(moved, wanted))
-    return 2 * max(errors)
+    return rounding_bound(model_at(tiny.shared(family, "gguf", quant)), IDS, activations, kv_dtype)
 
 
 CASES = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +105,7 @@ def test_min_tokens_holds_back_an_end_that_is_all_but_certain() -> None:
         ({"sequences": 0}, "sequences must be at least 1"),
         ({"context_length": 0}, "the context must be from 1"),
         ({"threads": "2"}, "threads must be a whole number, not '2'"),
+        ({"threads": 10**6}, "threads must be at most"),
         ({"threads": True}, "threads must be a whole number, not True"),
         ({"sequences": 1.0}, "sequences must be a whole number, not 1.0"),
         ({"context_length": 64.5}, "context_length must be a whole number, not 64.5"),
@@ -118,6 +121,27 @@ def test_a_model_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("farthing.plan.memory.available_memory", lambda: 10 << 20)
     with pytest.raises(DoesNotFitError, match="10 MiB are available"):
         Engine.load(tiny.shared("llama"))
+
+
+LIMITED = """
+import resource, sys
+import farthing.backends.native, farthing.text.load, farthing.text.sandbox
+from farthing import Engine
+from farthing.core import DoesNotFitError
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+most = taken + (64 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+try:
+    Engine.load(sys.argv[1], threads=1, sequences=256)
+except DoesNotFitError as error:
+    print(error)
+"""
+
+
+def test_a_process_that_may_not_take_the_memory_is_told_so() -> None:
+    command = [sys.executable, "-c", LIMITED, str(tiny.shared("llama"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "this process may not take the memory that the machine has" in done.stdout
 
 
 def test_a_model_whose_tokenizer_is_damaged_is_one_clear_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -163,6 +164,8 @@ def test_progress_tells_source_licence_and_bytes(hub: Hub) -> None:
         ({"license": "apache-2.0"}, "apache-2.0"),
         ({"license": "other", "license_name": "a-licence"}, "a-licence"),
         ({"license": ["mit", "gpl"]}, "mit, gpl"),
+        ({"license": ["mit", 2]}, "mit, 2"),
+        ({"license": {"name": "mit"}}, "{'name': 'mit'}"),
         ({}, "not stated"),
         (None, "not stated"),
     ],
@@ -250,6 +253,17 @@ def test_no_network_is_said_within_two_seconds(
     with pytest.raises(DownloadError, match=r"hub cannot be reached.*check the network"):
         catalog.resolve("someone/other")
     assert time.monotonic() - began < 2
+
+
+def test_a_hub_that_never_answers_is_not_waited_for(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farthing.files.hub._ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(DownloadError, match=r"hub cannot be reached.*check the network"):
+            catalog.resolve("someone/other")
+    assert nothing_left(tmp_path)
 
 
 def test_a_full_disk_is_seen_before_anything_is_fetched(

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import stored_rows
 from matrix_kernels import (
-    FLOAT_FORMATS,
     FORMATS,
     GROUP,
-    HALVES,
     QUANTISED,
     TIERS,
     TILE,
@@ -21,15 +20,15 @@ from matrix_kernels import (
     linear,
     mode_of,
     product,
-    round_bf16,
     source_rows,
+    whole_inputs,
 )
+from stored_rows import round_bf16
 
 tiers = pytest.mark.parametrize("tier", TIERS)
 every_format = pytest.mark.parametrize("format_name", FORMATS)
 quantised = pytest.mark.parametrize("format_name", QUANTISED)
-float_formats = pytest.mark.parametrize("format_name", FLOAT_FORMATS)
-CENTRES = {"Q8_0": 128, "Q4_0": 8, "Q5_0": 16, "Q4_1": 0, "Q5_1": 0}
+float_formats = pytest.mark.parametrize("format_name", [f for f in FORMATS if f not in QUANTISED])
 
 
 def activations(rows, inputs, seed=0):
@@ -41,17 +40,12 @@ def activations(rows, inputs, seed=0):
 
 
 def expected_of_codes(format_name, source, prepared):
-    """float64 sums of dequantised weights times what the codes stand for, and of their magnitudes.
-
-    A weight's magnitude is that of scale times code plus that of the minimum: the two may cancel.
-    """
-    groups = prepared.padded // GROUP
-    codes = prepared.values.reshape(prepared.rows, groups, GROUP).astype(np.float64)
-    x = (codes * prepared.scale.astype(np.float64)[..., None]).reshape(prepared.rows, -1)
-    positive = source.reshape(len(source), groups, -1).copy()
-    positive[..., 1 : 2 * HALVES[format_name] : 2] &= 0x7F  # the sign bits of scale and minimum
-    sizes = np.abs(dequantised(format_name, positive.reshape(source.shape))).astype(np.float64)
-    exact = x @ dequantised(format_name, source).astype(np.float64).T
+    """float64 sums of weights times what the prepared codes stand for, and of their magnitudes."""
+    codes = prepared.values.reshape(prepared.rows, -1, GROUP).astype(np.float64)
+    x = codes * prepared.scale.astype(np.float64)[..., None]
+    x = x.reshape(prepared.rows, -1)[:, : prepared.inputs]
+    exact = x @ stored_rows.multiplied(format_name, source, prepared.inputs).T
+    sizes = stored_rows.magnitudes(format_name, source, prepared.inputs)
     return exact, np.abs(x) @ sizes.T
 
 
@@ -61,20 +55,21 @@ def expected_of_codes(format_name, source, prepared):
 @given(
     rows=st.integers(1, 70),
     outputs=st.integers(1, 100),
-    groups=st.integers(1, 20),
+    inputs=st.integers(1, 640),
     seed=st.integers(0, 99),
 )
 def test_given_the_codes_a_product_is_right_to_float32(
-    tier, format_name, rows, outputs, groups, seed
+    tier, format_name, rows, outputs, inputs, seed
 ):
-    inputs = groups * GROUP
+    inputs = whole_inputs(format_name, inputs)
     source = source_rows(format_name, outputs, inputs, np.random.default_rng(seed))
     packed = Packed.of(tier, format_name, source, inputs)
     prepared = Prepared.of(tier, "INT8", activations(rows, inputs, seed))
     out = linear(packed, prepared)[:, :outputs]
     exact, size = expected_of_codes(format_name, source, prepared)
-    # Each group rounds its product of scales, its term and the running sum, by 2^-24 each.
-    assert np.all(np.abs(out - exact) <= (groups + 4) * 2.0**-23 * size)
+    # Each group rounds its scales, its term and the running sum, by 2^-24 each.
+    groups = -(-inputs // GROUP)
+    assert np.all(np.abs(out - exact) <= (groups + 6) * 2.0**-23 * size)
 
 
 @tiers
@@ -82,37 +77,29 @@ def test_given_the_codes_a_product_is_right_to_float32(
 def test_sums_within_a_group_are_exact_integers(tier, format_name):
     """With scales of one, every product is an integer below 2^24: no bit may be lost."""
     rng = np.random.default_rng(8)
-    rows, outputs, groups = 9, 53, 3
-    inputs = groups * GROUP
-    blocks = source_rows(format_name, outputs, inputs, rng).reshape(outputs, groups, -1).copy()
-    blocks[..., :2] = np.array([1.0], np.float16).view(np.uint8)
-    if HALVES[format_name] == 2:
-        minima = rng.integers(-9, 9, (outputs, groups, 1)).astype(np.float16)
-        blocks[..., 2:4] = minima.view(np.uint8)
-    source = blocks.reshape(outputs, -1)
+    rows, outputs, inputs = 9, 53, whole_inputs(format_name, 96)
+    source = source_rows(format_name, outputs, inputs, rng)
+    source = stored_rows.with_unit_scales(format_name, source, inputs)
     x = rng.integers(-127, 128, (rows, inputs)).astype(np.float32)
     x[:, ::GROUP] = 127  # so that the scale of every group is one
     out = product(Packed.of(tier, format_name, source, inputs), x)
-    exact = x.astype(np.int64) @ dequantised(format_name, source).astype(np.int64).T
-    assert np.array_equal(out.astype(np.int64), exact)
+    exact = x.astype(np.int64) @ stored_rows.multiplied(format_name, source, inputs).T
+    assert np.array_equal(exact, np.rint(exact))
+    assert np.array_equal(out, exact)
 
 
 @tiers
 @quantised
-@pytest.mark.parametrize("code", ["smallest", "largest"])
+@pytest.mark.parametrize("low_end", [True, False])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_extreme_codes_do_not_saturate(tier, format_name, code, sign):
-    outputs, inputs = 16, 64
-    blocks = source_rows(format_name, outputs, inputs, np.random.default_rng(9))
-    blocks = blocks.reshape(outputs, inputs // GROUP, -1).copy()
-    blocks[..., :2] = np.array([1.0], np.float16).view(np.uint8)
-    blocks[..., 2 : 2 * HALVES[format_name]] = 0
-    low, high = (0x80, 0x7F) if format_name == "Q8_0" else (0x00, 0xFF)
-    blocks[..., 2 * HALVES[format_name] :] = low if code == "smallest" else high
-    source = blocks.reshape(outputs, -1)
+def test_the_extreme_codes_do_not_saturate(tier, format_name, low_end, sign):
+    outputs, inputs = 16, whole_inputs(format_name, 64)
+    source = source_rows(format_name, outputs, inputs, np.random.default_rng(9))
+    source = stored_rows.with_unit_scales(format_name, source, inputs)
+    source = stored_rows.with_codes(format_name, source, inputs, low_end)
     x = np.full((1, inputs), 127.0 * sign, np.float32)
     out = product(Packed.of(tier, format_name, source, inputs), x)
-    assert np.array_equal(out, x @ dequantised(format_name, source).T)
+    assert np.array_equal(out, x @ stored_rows.multiplied(format_name, source, inputs).T)
 
 
 @tiers
@@ -125,7 +112,7 @@ def test_float_products_are_right_to_float32(tier, format_name, rows, outputs, i
     out = product(Packed.of(tier, format_name, source, inputs), x)
     if format_name == "BF16":
         x = (round_bf16(x).astype(np.uint32) << 16).view(np.float32)
-    weights = dequantised(format_name, source).astype(np.float64)
+    weights = dequantised(format_name, source, inputs).astype(np.float64)
     exact = x.astype(np.float64) @ weights.T
     size = np.abs(x).astype(np.float64) @ np.abs(weights).T
     assert np.all(np.abs(out - exact) <= 1e-5 * size)
@@ -137,6 +124,7 @@ def test_float_products_are_right_to_float32(tier, format_name, rows, outputs, i
 def test_a_row_has_the_same_bits_alone_and_among_any_number_of_rows(
     tier, format_name, outputs, inputs
 ):
+    inputs = whole_inputs(format_name, inputs)
     source = source_rows(format_name, outputs, inputs, np.random.default_rng(10))
     packed = Packed.of(tier, format_name, source, inputs)
     x = activations(70, inputs)
@@ -162,7 +150,7 @@ def bounds(most):
 def test_the_bits_do_not_depend_on_how_rows_and_tiles_are_cut(
     tier, format_name, data, rows, tile_count
 ):
-    inputs = 96
+    inputs = whole_inputs(format_name, 96)
     source = source_rows(format_name, tile_count * TILE - 3, inputs, np.random.default_rng(11))
     packed = Packed.of(tier, format_name, source, inputs)
     x = Prepared.of(tier, mode_of(format_name), activations(rows, inputs))
@@ -188,10 +176,11 @@ def test_blocks_of_rows_that_fill_the_cache_change_no_bit(tier, format_name):
 @pytest.mark.parametrize("format_name", [f for f in FORMATS if f != "BF16"])
 def test_the_tiers_that_round_alike_give_the_same_bits(format_name):
     """BF16 is left out: its AVX-512 instruction rounds in a way of its own."""
-    source = source_rows(format_name, 77, 352, np.random.default_rng(13))
-    x = activations(11, 352)
+    inputs = whole_inputs(format_name, 352)
+    source = source_rows(format_name, 77, inputs, np.random.default_rng(13))
+    x = activations(11, inputs)
     first, second = [
-        product(Packed.of(tier, format_name, source, 352), x) for tier in ("avx2", "avx512")
+        product(Packed.of(tier, format_name, source, inputs), x) for tier in ("avx2", "avx512")
     ]
     assert np.array_equal(first.view(np.uint32), second.view(np.uint32))
 
@@ -200,9 +189,10 @@ def test_the_tiers_that_round_alike_give_the_same_bits(format_name):
 @every_format
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_bad_number_spoils_its_own_row_and_no_other(tier, format_name, bad):
-    source = source_rows(format_name, 40, 96, np.random.default_rng(14))
-    packed = Packed.of(tier, format_name, source, 96)
-    x = activations(9, 96)
+    inputs = whole_inputs(format_name, 96)
+    source = source_rows(format_name, 40, inputs, np.random.default_rng(14))
+    packed = Packed.of(tier, format_name, source, inputs)
+    x = activations(9, inputs)
     good = product(packed, x)
     x[4, 50] = bad
     out = product(packed, x)
@@ -215,12 +205,33 @@ def test_a_bad_number_spoils_its_own_row_and_no_other(tier, format_name, bad):
 @quantised
 def test_a_scale_shifted_by_one_group_is_noticed(tier, format_name):
     """The tolerance of these tests can fail: a neighbour's scale is far outside it."""
-    outputs, groups = 32, 6
-    source = source_rows(format_name, outputs, groups * GROUP, np.random.default_rng(15))
-    shifted = source.reshape(outputs, groups, -1).copy()
-    shifted[..., :2] = np.roll(shifted[..., :2], 1, axis=1)
-    prepared = Prepared.of(tier, "INT8", activations(3, groups * GROUP))
-    packed = Packed.of(tier, format_name, shifted.reshape(outputs, -1), groups * GROUP)
+    outputs, inputs = 32, 1024
+    source = source_rows(format_name, outputs, inputs, np.random.default_rng(15))
+    scales = stored_rows.scale_bytes(format_name, source, inputs)
+    scales = scales.view(np.float32 if format_name.startswith("INT8") else np.float16)
+    scales = scales.reshape(outputs, -1)
+    block = stored_rows.BLOCKS.get(format_name)
+    shifted = np.roll(scales, block.halves if block else 1, axis=int(scales.shape[1] > 1))
+    shifted = stored_rows.with_scales(format_name, source, inputs, shifted)
+    prepared = Prepared.of(tier, "INT8", activations(3, inputs))
+    packed = Packed.of(tier, format_name, shifted, inputs)
     exact, _ = expected_of_codes(format_name, source, prepared)
     out = linear(packed, prepared)[:, :outputs]
     assert np.max(np.abs(out - exact)) > 1e-2 * np.max(np.abs(exact))
+
+
+@pytest.mark.parametrize("format_name", ["NF4_B64", "NF4_B128"])
+def test_nf4_in_the_fast_mode_is_off_by_no_more_than_its_rounded_levels(format_name):
+    """Half of 1/127 of a block's largest magnitude for each weight; and the exact mode by none."""
+    inputs = 300
+    source = source_rows(format_name, 40, inputs, np.random.default_rng(16))
+    x = np.random.default_rng(17).integers(-127, 128, (5, inputs)).astype(np.float32)
+    x[:, ::GROUP] = 127
+    wanted = x.astype(np.float64) @ dequantised(format_name, source, inputs).T.astype(np.float64)
+    fast = product(Packed.of(TIERS[-1], format_name, source, inputs), x)
+    exact = product(Packed.of(TIERS[-1], f"{format_name}_EXACT", source, inputs), x)
+    absmax = stored_rows.scale_bytes(format_name, source, inputs)[:, 0].view(np.float16)
+    absmax = np.repeat(np.abs(absmax.astype(np.float64)), int(format_name[5:]), axis=1)[:, :inputs]
+    bound = np.abs(x) @ (absmax * (0.5001 / 127)).T
+    assert np.all(np.abs(fast - wanted) <= bound)
+    assert np.max(np.abs(exact - wanted)) < 1e-3 * np.max(np.abs(fast - wanted))

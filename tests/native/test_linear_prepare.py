@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from matrix_kernels import GROUP, TIERS, Prepared, round_bf16
+from matrix_kernels import GROUP, TIERS, Prepared
+from stored_rows import round_bf16
 
 tiers = pytest.mark.parametrize("tier", TIERS)
 ordinary = st.floats(-(2.0**100), 2.0**100, width=32)
@@ -36,7 +37,9 @@ def test_int8_codes_are_the_nearest_and_their_sums_exact(tier, x):
     assert np.all(error <= scale * (0.5 + 1e-5))
     assert np.all(np.abs(codes).max(axis=-1)[counts] == 127)
     sums = codes.astype(np.int32).sum(axis=-1)
-    assert np.array_equal(prepared.sum, sums)
+    assert np.array_equal(prepared.negative_sum, -sums)
+    halves = codes.astype(np.int32).reshape(*sums.shape, 2, GROUP // 2).sum(axis=-1)
+    assert np.array_equal(prepared.negative_half_sum, -halves)
     assert np.array_equal(prepared.scaled_sum, prepared.scale * sums.astype(np.float32))
 
 
@@ -57,7 +60,8 @@ def test_preparing_a_row_in_pieces_gives_the_same_bytes(tier, mode):
     if mode == "INT8":
         assert np.array_equal(whole.scale, pieces.scale)
         assert np.array_equal(whole.scaled_sum, pieces.scaled_sum)
-        assert np.array_equal(whole.sum, pieces.sum)
+        assert np.array_equal(whole.negative_sum, pieces.negative_sum)
+        assert np.array_equal(whole.negative_half_sum, pieces.negative_half_sum)
 
 
 @tiers
@@ -106,7 +110,7 @@ def test_a_bad_number_shows_in_its_group_and_no_other(tier, bad):
     assert np.all(np.abs(prepared.values.astype(int)) <= 127)
     others = [0, 2, 3]
     assert np.array_equal(prepared.scale[0, others], good.scale[0, others])
-    assert np.array_equal(prepared.sum[0, others], good.sum[0, others])
+    assert np.array_equal(prepared.negative_sum[0, others], good.negative_sum[0, others])
 
 
 def test_every_tier_prepares_the_same_bytes():
@@ -117,4 +121,5 @@ def test_every_tier_prepares_the_same_bytes():
             assert np.array_equal(first.values, other.values)
             if mode == "INT8":
                 assert np.array_equal(first.scale, other.scale)
-                assert np.array_equal(first.sum, other.sum)
+                assert np.array_equal(first.negative_sum, other.negative_sum)
+                assert np.array_equal(first.negative_half_sum, other.negative_half_sum)

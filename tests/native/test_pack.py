@@ -1,4 +1,4 @@
-"""Packing against the gguf package and the layout that native/kernels.h states."""
+"""Packing against what stored rows stand for, by the gguf package and by quant/."""
 
 from __future__ import annotations
 
@@ -7,81 +7,109 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import stored_rows
+from farthing.quant.formats import FORMATS as READABLE
 from matrix_kernels import (
-    FLOAT_FORMATS,
     FORMATS,
-    GROUP,
-    HALVES,
-    QUANTISED,
     TIERS,
-    TILE,
     Packed,
     Prepared,
     dequantised,
+    group_of,
     guarded,
     kernels,
     linear,
     mode_of,
     source_rows,
+    whole_inputs,
 )
 
 tiers = pytest.mark.parametrize("tier", TIERS)
 every_format = pytest.mark.parametrize("format_name", FORMATS)
-quantised = pytest.mark.parametrize("format_name", QUANTISED)
 
 
 def same_bits(a, b):
     return np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
+def test_every_stored_format_is_tested_here():
+    assert {kind.stored for kind in FORMATS.values()} == set(READABLE)
+
+
 @tiers
 @every_format
 @pytest.mark.parametrize("shape", [(1, 32), (16, 64), (17, 96), (48, 576), (40, 2080)])
-def test_an_unpacked_row_has_the_bits_that_the_gguf_package_gives(tier, format_name, shape):
-    outputs, inputs = shape
+def test_an_unpacked_row_has_the_bits_of_the_stored_weights(tier, format_name, shape):
+    outputs, inputs = shape[0], whole_inputs(format_name, shape[1])
     source = source_rows(format_name, outputs, inputs, np.random.default_rng(1))
     packed = Packed.of(tier, format_name, source, inputs)
-    assert same_bits(packed.unpack(), dequantised(format_name, source))
+    assert same_bits(packed.unpack(), dequantised(format_name, source, inputs))
 
 
 @tiers
-@pytest.mark.parametrize("format_name", FLOAT_FORMATS)
+@pytest.mark.parametrize("format_name", [*stored_rows.FLOAT_FORMATS, *stored_rows.OWN_FORMATS])
 @settings(max_examples=20, deadline=None)
-@given(outputs=st.integers(1, 40), inputs=st.integers(1, 130))
+@given(outputs=st.integers(1, 40), inputs=st.integers(1, 300))
 def test_rows_of_any_length_survive_packing(tier, format_name, outputs, inputs):
     source = source_rows(format_name, outputs, inputs, np.random.default_rng(inputs))
     packed = Packed.of(tier, format_name, source, inputs)
-    assert same_bits(packed.unpack(), dequantised(format_name, source))
+    assert same_bits(packed.unpack(), dequantised(format_name, source, inputs))
 
 
-@tiers
-@quantised
-def test_scales_of_every_kind_are_decoded_exactly(tier, format_name):
-    """Subnormal, infinite, NaN and both zeros: all 65,536 halves."""
-    rng = np.random.default_rng(2)
-    source = source_rows(format_name, 256, 256 * GROUP, rng).reshape(256, 256, -1).copy()
-    every = np.arange(65536, dtype=np.uint16).reshape(256, 256, 1)
-    source[..., :2] = every.view(np.uint8)
-    source = source.reshape(256, -1)
-    values = Packed.of(tier, format_name, source, 256 * GROUP).unpack()
-    with np.errstate(invalid="ignore"):
-        expected = dequantised(format_name, source)
+def scaled_by(format_name, halves):
+    """16 rows whose fp16 scales and minima are `halves`, repeated as needed; and their length."""
+    block = stored_rows.BLOCKS.get(format_name)
+    length = block.length if block else group_of(format_name, 128)
+    inputs = -(-len(halves) // (16 * (block.halves if block else 1))) * length
+    source = source_rows(format_name, 16, inputs, np.random.default_rng(2))
+    count = stored_rows.scale_bytes(format_name, source, inputs).nbytes // 2
+    return stored_rows.with_scales(format_name, source, inputs, np.resize(halves, count)), inputs
+
+
+def assert_unpacks(tier, format_name, source, inputs):
+    values = Packed.of(tier, format_name, source, inputs).unpack()
+    with np.errstate(invalid="ignore", over="ignore"):
+        expected = dequantised(format_name, source, inputs)
     nan = np.isnan(expected)
     assert np.array_equal(np.isnan(values), nan)
     assert same_bits(values[~nan], expected[~nan])
 
 
+@tiers
+def test_every_half_is_decoded_exactly_as_a_scale(tier):
+    """Subnormal, infinite, NaN and both zeros: all 65,536."""
+    source, inputs = scaled_by("Q4_0", np.arange(65536, dtype=np.uint16).view(np.float16))
+    assert_unpacks(tier, "Q4_0", source, inputs)
+
+
+HALF_SCALED = [
+    name
+    for name in (*stored_rows.BLOCKS, *stored_rows.OWN_FORMATS)
+    if FORMATS[name].group is not None and not name.startswith("INT8")
+]
+
+
+@tiers
+@pytest.mark.parametrize("format_name", HALF_SCALED)
+def test_scales_and_minima_of_every_kind_are_decoded_exactly(tier, format_name):
+    halves = np.arange(0, 65536, 37, dtype=np.uint16)
+    special = [0x0000, 0x8000, 0x0001, 0x83FF, 0x7BFF, 0x7C00, 0xFC00, 0x7C01, 0xFE00]
+    halves = np.concatenate([halves, np.array(special, np.uint16)]).view(np.float16)
+    assert_unpacks(tier, format_name, *scaled_by(format_name, halves))
+
+
 @every_format
 def test_every_tier_packs_the_same_bytes(format_name):
-    source = source_rows(format_name, 37, 160, np.random.default_rng(3))
-    first, *others = [Packed.of(tier, format_name, source, 160).data for tier in TIERS]
+    inputs = whole_inputs(format_name, 160)
+    source = source_rows(format_name, 37, inputs, np.random.default_rng(3))
+    first, *others = [Packed.of(tier, format_name, source, inputs).data for tier in TIERS]
     assert all(np.array_equal(first, other) for other in others)
 
 
 @tiers
 @every_format
 def test_packing_in_pieces_writes_each_tile_and_nothing_else(tier, format_name):
-    outputs, inputs = 61, 96
+    outputs, inputs = 61, whole_inputs(format_name, 96)
     source = source_rows(format_name, outputs, inputs, np.random.default_rng(4))
     whole = Packed.of(tier, format_name, source, inputs)
     tile_bytes = len(whole.data) // whole.tiles
@@ -89,9 +117,8 @@ def test_packing_in_pieces_writes_each_tile_and_nothing_else(tier, format_name):
         with guarded(len(whole.data), np.uint8) as data:
             data[:] = 0x5A
             kernels.pack(
-                tier, FORMATS[format_name], source.reshape(-1), outputs, inputs, tile, tile + 1,
-                data,
-            )  # fmt: skip
+                tier, *whole.kind, source.reshape(-1), outputs, inputs, tile, tile + 1, data
+            )
         own = slice(tile * tile_bytes, (tile + 1) * tile_bytes)
         assert np.array_equal(data[own], whole.data[own])
         data[own] = 0x5A
@@ -101,43 +128,10 @@ def test_packing_in_pieces_writes_each_tile_and_nothing_else(tier, format_name):
 @tiers
 @every_format
 def test_padded_outputs_are_zero_for_any_activations(tier, format_name):
-    source = source_rows(format_name, 5, 64, np.random.default_rng(5))
-    packed = Packed.of(tier, format_name, source, 64)
-    x = np.random.default_rng(6).normal(0, 1, (7, 64)).astype(np.float32)
+    inputs = whole_inputs(format_name, 64)
+    source = source_rows(format_name, 5, inputs, np.random.default_rng(5))
+    packed = Packed.of(tier, format_name, source, inputs)
+    x = np.random.default_rng(6).normal(0, 1, (7, inputs)).astype(np.float32)
     out = linear(packed, Prepared.of(tier, mode_of(format_name), x))
     assert np.all(out[:, 5:] == 0)
     assert np.all(out[:, :5] != 0)
-
-
-@quantised
-def test_the_layout_is_the_one_that_the_header_states(format_name):
-    outputs, groups = 16, 3
-    source = source_rows(format_name, outputs, groups * GROUP, np.random.default_rng(7))
-    data = Packed.of(TIERS[0], format_name, source, groups * GROUP).data
-    blocks = source.reshape(outputs, groups, -1)
-    halves = HALVES[format_name]
-    if format_name == "Q8_0":
-        codes = blocks[..., 2:].view(np.int8).astype(int) + 128
-    else:
-        low, high = blocks[..., -16:] & 15, blocks[..., -16:] >> 4
-        codes = np.concatenate([low, high], axis=-1).astype(int)
-    fifth = format_name.startswith("Q5")
-    code_bytes = 512 if format_name == "Q8_0" else 256 + 64 * fifth
-    for g in range(groups):
-        group = data[g * code_bytes : (g + 1) * code_bytes]
-        for n in range(TILE):
-            for k in range(GROUP):
-                if format_name == "Q8_0":
-                    code = group[k // 4 * 64 + n * 4 + k % 4]
-                else:
-                    byte = group[k % 16 // 4 * 64 + n * 4 + k % 4]
-                    code = byte & 15 if k < 16 else byte >> 4
-                assert code == codes[n, g, k]
-                if fifth:
-                    masks = group[256:].view(np.uint64)
-                    mask = int(masks[k % 16 // 4 * 2 + k // 16])
-                    bits = blocks[n, g, 2 * halves : 2 * halves + 4].view(np.uint32)
-                    assert mask >> (n * 4 + k % 4) & 1 == int(bits[0]) >> k & 1
-    planes = data[groups * code_bytes :][: halves * groups * TILE * 2].view(np.uint16)
-    expected = blocks[..., : 2 * halves].copy().view(np.uint16).transpose(2, 1, 0)
-    assert np.array_equal(planes.reshape(halves, groups, TILE), expected)

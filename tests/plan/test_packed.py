@@ -9,18 +9,23 @@ from hypothesis import strategies as st
 from farthing import _native
 from farthing.core import ActivationMode, KVDtype
 from farthing.plan import arena, packed
-from farthing.plan.packed import PACKED_FORMATS, packed_format
+from farthing.plan.packed import PACKED_FORMATS, PackedFormat, packed_format
+from farthing.quant.formats import FORMATS
 
 COUNTS = st.integers(1, 5000)
 MODES = (ActivationMode.FP32, ActivationMode.BF16, ActivationMode.INT8)
 CACHE_TYPES = (KVDtype.FP32, KVDtype.FP16, KVDtype.BF16, KVDtype.INT8)
 
 
-@given(st.sampled_from(PACKED_FORMATS), COUNTS, COUNTS)
-def test_matrix_sizes_agree(name: str, outputs: int, inputs: int) -> None:
-    index = PACKED_FORMATS.index(name)
-    assert packed.matrix_bytes(name, outputs, inputs) == _native.sizes.matrix_bytes(
-        index, outputs, inputs
+GROUPED = ("INT4", "INT4_ASYM", "NF4", "NF4_EXACT")
+
+
+@given(st.sampled_from(PACKED_FORMATS), COUNTS, COUNTS, st.sampled_from([32, 64, 128, 5024]))
+def test_matrix_sizes_agree(name: str, outputs: int, inputs: int, group: int) -> None:
+    group = group if name in GROUPED else 0
+    chosen = PackedFormat(name, ActivationMode.INT8, lossless=True, group=group)
+    assert packed.matrix_bytes(chosen, outputs, inputs) == _native.sizes.matrix_bytes(
+        PACKED_FORMATS.index(name), group, outputs, inputs
     )
 
 
@@ -54,30 +59,60 @@ def test_the_arenas_constants_are_the_native_ones() -> None:
     )
 
 
+INT8, BF16, FP32 = ActivationMode.INT8, ActivationMode.BF16, ActivationMode.FP32
+
+
 @pytest.mark.parametrize(
-    ("stored", "activations", "name", "mode", "lossless"),
+    ("stored", "activations", "expected"),
     [
-        ("Q4_1", None, "Q4_1", ActivationMode.INT8, True),
-        ("Q8_0", ActivationMode.INT8, "Q8_0", ActivationMode.INT8, True),
-        ("Q8_0", ActivationMode.BF16, "BF16", ActivationMode.BF16, False),
-        ("Q5_0", ActivationMode.FP32, "F32", ActivationMode.FP32, True),
-        ("BF16", None, "BF16", ActivationMode.BF16, True),
-        ("BF16", ActivationMode.FP32, "F32", ActivationMode.FP32, True),
-        ("F16", None, "F16", ActivationMode.FP32, True),
-        ("F32", ActivationMode.INT8, "F32", ActivationMode.FP32, True),
-        ("Q4_K", None, "BF16", ActivationMode.BF16, False),
-        ("Q6_K", ActivationMode.FP32, "F32", ActivationMode.FP32, True),
+        ("Q4_1", None, PackedFormat("Q4_1", INT8, lossless=True)),
+        ("Q8_0", INT8, PackedFormat("Q8_0", INT8, lossless=True)),
+        ("Q8_0", BF16, PackedFormat("BF16", BF16, lossless=False, expanded=True)),
+        ("Q5_0", FP32, PackedFormat("F32", FP32, lossless=True, expanded=True)),
+        ("BF16", None, PackedFormat("BF16", BF16, lossless=True)),
+        ("BF16", INT8, PackedFormat("BF16", BF16, lossless=True)),
+        ("BF16", FP32, PackedFormat("F32", FP32, lossless=True, expanded=True)),
+        ("F16", None, PackedFormat("F16", FP32, lossless=True)),
+        ("F16", BF16, PackedFormat("BF16", BF16, lossless=False, expanded=True)),
+        ("F32", INT8, PackedFormat("F32", FP32, lossless=True)),
+        ("Q4_K", None, PackedFormat("Q4_K", INT8, lossless=True)),
+        ("Q6_K", FP32, PackedFormat("F32", FP32, lossless=True, expanded=True)),
+        ("INT8_TENSOR", None, PackedFormat("INT8", INT8, lossless=True)),
+        ("INT4_TENSOR", None, PackedFormat("INT4", INT8, lossless=True, group=608)),
+        ("INT4_ROW", None, PackedFormat("INT4", INT8, lossless=True, group=608)),
+        ("INT4_G64", None, PackedFormat("INT4", INT8, lossless=True, group=64)),
+        ("INT4_G128_ASYM", None, PackedFormat("INT4_ASYM", INT8, lossless=True, group=128)),
+        ("INT4_G32_ASYM", BF16, PackedFormat("BF16", BF16, lossless=False, expanded=True)),
+        ("NF4_B64", None, PackedFormat("NF4", INT8, lossless=False, group=64)),
+        ("NF4_B128", FP32, PackedFormat("NF4_EXACT", FP32, lossless=True, group=128)),
+        ("NF4_B64", BF16, PackedFormat("BF16", BF16, lossless=False, expanded=True)),
     ],
 )
 def test_each_stored_format_runs_as_stated(
-    stored: str,
-    activations: ActivationMode | None,
-    name: str,
-    mode: ActivationMode,
-    lossless: bool,
+    stored: str, activations: ActivationMode | None, expected: PackedFormat
 ) -> None:
-    chosen = packed_format(stored, activations)
-    assert (chosen.name, chosen.mode, chosen.lossless) == (name, mode, lossless)
+    assert packed_format(stored, activations, inputs=600) == expected
+
+
+@pytest.mark.parametrize("stored", FORMATS)
+def test_no_format_is_expanded_unless_wider_activations_are_asked_for(stored: str) -> None:
+    for activations in (None, ActivationMode.INT8):
+        assert not packed_format(stored, activations, inputs=512).expanded
+
+
+BITS = {  # for one weight, of a row of 2,048
+    "Q8_0": 8.5, "Q4_0": 4.5, "Q4_1": 5, "Q5_0": 5.5, "Q5_1": 6, "Q4_K": 4.625, "Q5_K": 5.625,
+    "Q6_K": 6.5625, "Q2_K": 2.625, "Q3_K": 3.5625, "IQ4_NL": 4.5, "INT8_ROW": 8 + 1 / 64,
+    "INT4_ROW": 4 + 1 / 64, "INT4_G32": 4.5, "INT4_G64": 4.25, "INT4_G128": 4.125,
+    "INT4_G32_ASYM": 4.75, "INT4_G64_ASYM": 4.375, "INT4_G128_ASYM": 4.1875, "NF4_B64": 4.25,
+    "NF4_B128": 4.125,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stored", BITS)
+def test_a_packed_weight_takes_as_many_bits_as_stated(stored: str) -> None:
+    size = packed.matrix_bytes(packed_format(stored, None, inputs=2048), 64, 2048)
+    assert 8 * size / (64 * 2048) == pytest.approx(BITS[stored], abs=0.01)
 
 
 def test_a_token_of_the_half_billion_model_takes_the_published_bytes() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from farthing import _native
 from farthing.core import (
     ActivationMode,
+    DoesNotFitError,
     FarthingError,
     KVDtype,
     StepResult,
@@ -40,13 +41,14 @@ if TYPE_CHECKING:
 
     from farthing.core import SamplingRows, StepPlan
     from farthing.models.load import Model
+    from farthing.plan.packed import PackedFormat
 
 _CACHE_TYPES = (KVDtype.FP32, KVDtype.FP16, KVDtype.BF16, KVDtype.INT8)
 _MODES = (ActivationMode.FP32, ActivationMode.BF16, ActivationMode.INT8)
 _ROW_KINDS = ("rmsnorm", "norm_add", "add", "scale", "swiglu", "geglu", "rope", "rows")
 
 _DECODED_FLOATS = 1 << 20
-"""How many weights are decoded at a time when a matrix is not packed as it is stored."""
+"""How many weights are decoded at a time when a matrix is expanded."""
 
 _NO_TOKENS = np.zeros(0, np.int32)
 _NO_LOGPROBS = np.zeros(0, np.float32)
@@ -59,7 +61,7 @@ class NativeBackend:
 
     `tier` is the instruction set in use: the best one this machine has, or the one that the
     environment variable FARTHING_ISA names. Raises `DoesNotFitError` before anything is allocated
-    when the plan needs more memory than there is.
+    when the plan needs more memory or threads than there are.
     """
 
     samples = True
@@ -80,6 +82,11 @@ class NativeBackend:
             )
         except ValueError as error:
             raise FarthingError(str(error)) from None
+        except RuntimeError as error:
+            raise DoesNotFitError(
+                f"the system refuses to start {plan.threads} threads ({error}): use fewer, or "
+                "raise the limit of processes (ulimit -u)"
+            ) from error
         self.plan = plan
         self.tier: str = self._program.tier
         self.vocabulary_size = model.program.vocabulary_size
@@ -187,8 +194,10 @@ class NativeBackend:
             else:
                 outputs, inputs = model.program.weights[name].shape
                 packed = PACKED_FORMATS.index(place.packed.name)
-                index = self._program.matrix(place.offset, packed, outputs, inputs)
-                self._pack(index, tensor, place.packed.name)
+                index = self._program.matrix(
+                    place.offset, packed, place.packed.group, outputs, inputs
+                )
+                self._pack(index, tensor, place.packed)
                 release_pages(tensor.data)
                 indices[name] = index
             done += place.bytes
@@ -196,15 +205,15 @@ class NativeBackend:
                 progress(done, self.plan.weight_bytes)
         return indices
 
-    def _pack(self, index: int, tensor: StoredTensor, packed: str) -> None:
+    def _pack(self, index: int, tensor: StoredTensor, packed: PackedFormat) -> None:
         outputs, inputs = tensor.shape
-        if tensor.format == packed:
+        if not packed.expanded:
             self._program.pack(index, 0, outputs, tensor.data)
             return
         step = max(16, _DECODED_FLOATS // inputs // 16 * 16)
         for first in range(0, outputs, step):
             rows = decode(tensor, rows=slice(first, min(first + step, outputs)))
-            self._program.pack(index, first, len(rows), encode(rows, packed))
+            self._program.pack(index, first, len(rows), encode(rows, packed.name))
 
     def _append_stages(self, model: Model) -> None:
         program, plan = self._program, self.plan

@@ -10,12 +10,13 @@ from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from farthing.core import ActivationMode, KVDtype, RequestError
+from farthing.core import ActivationMode, DoesNotFitError, KVDtype, RequestError
 from farthing.engine.engine import Engine
 from farthing.files.catalog import resolve
 from farthing.files.checkpoint import open_checkpoint
 from farthing.files.progress import Progress
 from farthing.models.load import load_model
+from farthing.plan.machine import usable_cores
 from farthing.plan.memory import plan_memory
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from farthing.text.tokenizer import Tokenizer
 
     Choice = TypeVar("Choice", bound=Enum)
+
+_MOST_THREADS = 64
+"""More than these, and than four for each core, would only wait for each other."""
 
 
 class LoadProgress(Progress):
@@ -106,6 +110,10 @@ def load(
     ):
         if number is not None and type(number) is not int:
             raise RequestError(f"{name} must be a whole number, not {number!r:.40}")
+    cores = usable_cores()
+    most = max(_MOST_THREADS, 4 * cores)
+    if threads is not None and threads > most:
+        raise RequestError(f"threads must be at most {most} on {cores} cores, not {threads}")
     progress = LoadProgress() if progress is None else progress
     clock = _Clock(progress)
     with clock.phase("find"):
@@ -122,8 +130,27 @@ def load(
             activations=mode,
             threads=threads,
         )
+    try:
+        return _allocated(path, checkpoint, loaded, plan, clock)
+    except MemoryError as error:
+        raise DoesNotFitError(
+            "this process may not take the memory that the machine has: raise its limit (ulimit "
+            "-v), or use a shorter context or a smaller model"
+        ) from error
+
+
+def _allocated(
+    path: Path, checkpoint: Checkpoint, loaded: Model, plan: MemoryPlan, clock: _Clock
+) -> Engine:
+    """What of a load takes memory and time."""
     reading = _TextParts(checkpoint)
-    reading.start()
+    try:
+        reading.start()
+    except RuntimeError as error:
+        raise DoesNotFitError(
+            f"the system refuses to start a thread ({error}): raise the limit of processes (ulimit "
+            "-u), or end others"
+        ) from error
     with clock.phase("pack"):
         from farthing.backends.native import NativeBackend
 

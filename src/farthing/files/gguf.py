@@ -81,8 +81,10 @@ class GGUFFile:
 def map_file(path: Path) -> NDArray[np.uint8]:
     """The bytes of a file as a read-only memory map. Raises `FileFormatError`."""
     try:
+        if not path.exists():
+            raise FileFormatError(f"there is no file {path}: look at the path, or fetch the model")
         if not path.is_file():
-            raise FileFormatError(f"{path} is not a file" if path.exists() else f"no file {path}")
+            raise FileFormatError(f"{path} is not a file")
         if path.stat().st_size == 0:
             raise FileFormatError(f"{path} is empty: fetch it again")
         return np.asarray(np.memmap(path, np.uint8, "r"))

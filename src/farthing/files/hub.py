@@ -44,7 +44,8 @@ _SETTINGS = {
     "tokenizer.json",
     "tokenizer_config.json",
 }
-_HASH_BYTES = 1 << 20
+_ANSWER_SECONDS = 10.0
+"""The client itself waits as long for the files, and for ever for what describes them."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,8 @@ def _fill(hub_id: HubId, progress: Progress, folder: Path) -> cache.Record:
     disable_progress_bars()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     endpoint = os.environ.get("HF_ENDPOINT")
-    info = _explained(
-        hub_id, lambda: HfApi(endpoint).model_info(hub_id.repository, files_metadata=True)
-    )
+    ask = partial(HfApi(endpoint).model_info, timeout=_ANSWER_SECONDS, files_metadata=True)
+    info = _explained(hub_id, partial(ask, hub_id.repository))
     sizes = {each.rfilename: each.size or 0 for each in info.siblings or []}
     names, to_open = _choose(hub_id, sizes)
     total = sum(sizes[name] for name in names)
@@ -125,8 +125,8 @@ def _licence(info: ModelInfo) -> str:
     if licence == "other":
         licence = getattr(card, "license_name", None) or getattr(card, "license_link", None)
     if isinstance(licence, list):
-        licence = ", ".join(licence)
-    return licence or "not stated by the repository: look at its page before using it"
+        licence = ", ".join(map(str, licence))
+    return str(licence or "") or "not stated by the repository: look at its page before using it"
 
 
 def _choose(hub_id: HubId, files: Iterable[str]) -> tuple[list[str], str]:

@@ -187,8 +187,8 @@ def _lay_weights(
         if len(weight.shape) == 1:
             chosen, size = None, weight.shape[0] * 4
         else:
-            chosen = packed_format(stored, activations)
-            size = packed.matrix_bytes(chosen.name, *weight.shape)
+            chosen = packed_format(stored, activations, inputs=weight.shape[1])
+            size = packed.matrix_bytes(chosen, *weight.shape)
         places[name] = WeightPlace(offset, size, stored, chosen)
         offset += round_up(size, 64)
     return places, offset

@@ -1,13 +1,15 @@
 """Sizes of what the native core holds: packed matrices, prepared activations, cache blocks.
 
-The formulas of native/kernels.h, which a test compares with these number by number.
+The formulas of native/formats.h and kernels.h, which a test compares with these.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from farthing.core import BLOCK_TOKENS, ActivationMode, KVDtype
+from farthing.files.formats import OWN_FORMATS
 
 TILE = 16
 """Outputs in one tile of a packed matrix."""
@@ -15,50 +17,92 @@ TILE = 16
 GROUP = 32
 """Inputs that share one weight scale and one activation scale."""
 
-_CODE_BYTES = {  # of one group of one tile
-    "F32": GROUP * TILE * 4,
-    "F16": GROUP * TILE * 2,
-    "BF16": GROUP * TILE * 2,
-    "Q8_0": GROUP * TILE,
-    "Q4_0": GROUP * TILE // 2,
-    "Q4_1": GROUP * TILE // 2,
-    "Q5_0": GROUP * TILE // 2 + GROUP * TILE // 8,
-    "Q5_1": GROUP * TILE // 2 + GROUP * TILE // 8,
+
+class _Layout(NamedTuple):
+    """A row of the table in native/formats.h."""
+
+    mode: ActivationMode
+    bits: int
+    upper_bits: int
+    span: int | None
+    """Inputs under one scale; 0: the group says, None: all."""
+    span_bytes: int
+    part_bytes: int
+
+
+_FP32, _BF16, _INT8 = ActivationMode.FP32, ActivationMode.BF16, ActivationMode.INT8
+_LAYOUTS = {
+    "F32": _Layout(_FP32, 32, 0, None, 0, 0),
+    "F16": _Layout(_FP32, 16, 0, None, 0, 0),
+    "BF16": _Layout(_BF16, 16, 0, None, 0, 0),
+    "Q8_0": _Layout(_INT8, 8, 0, 32, 32, 0),
+    "Q4_0": _Layout(_INT8, 4, 0, 32, 32, 0),
+    "Q4_1": _Layout(_INT8, 4, 0, 32, 64, 0),
+    "Q5_0": _Layout(_INT8, 4, 1, 32, 32, 0),
+    "Q5_1": _Layout(_INT8, 4, 1, 32, 64, 0),
+    "Q4_K": _Layout(_INT8, 4, 0, 256, 64, 32),
+    "Q5_K": _Layout(_INT8, 4, 1, 256, 64, 32),
+    "Q6_K": _Layout(_INT8, 4, 2, 256, 32, 32),
+    "Q2_K": _Layout(_INT8, 2, 0, 256, 64, 32),
+    "Q3_K": _Layout(_INT8, 2, 1, 256, 32, 32),
+    "IQ4_NL": _Layout(_INT8, 4, 0, 32, 32, 0),
+    "INT8": _Layout(_INT8, 8, 0, None, 64, 0),
+    "INT4": _Layout(_INT8, 4, 0, 0, 32, 0),
+    "INT4_ASYM": _Layout(_INT8, 4, 0, 0, 48, 0),
+    "NF4": _Layout(_INT8, 4, 0, 0, 32, 0),
+    "NF4_EXACT": _Layout(_FP32, 4, 0, 0, 32, 0),
 }
-_SCALE_PLANES = {"Q8_0": 1, "Q4_0": 1, "Q5_0": 1, "Q4_1": 2, "Q5_1": 2}
-_MODES = {"F32": ActivationMode.FP32, "F16": ActivationMode.FP32, "BF16": ActivationMode.BF16}
 _MODE_BYTES = {ActivationMode.FP32: 4, ActivationMode.BF16: 2, ActivationMode.INT8: 1}
 _KV_BYTES = {KVDtype.FP32: 4, KVDtype.FP16: 2, KVDtype.BF16: 2, KVDtype.INT8: 1}
 
-PACKED_FORMATS = tuple(_CODE_BYTES)
-"""Formats with a packed layout of their own; the position is native/kernels.h's `Format`."""
+PACKED_FORMATS = tuple(_LAYOUTS)
+"""Formats with a packed layout; the position is native/formats.h's `Format`."""
 
 
 @dataclass(frozen=True)
 class PackedFormat:
-    """How a matrix is held while it runs. `lossless`: exactly the stored weights."""
+    """How a matrix is held while it runs.
+
+    `group` is the number of inputs under one scale where the packed format leaves that open, else
+    0. `expanded`: the stored weights are decoded to the numbers that `name` says. `lossless`: a
+    product uses exactly the stored weights.
+    """
 
     name: str
     mode: ActivationMode
     lossless: bool
+    expanded: bool = False
+    group: int = 0
 
 
-def packed_format(stored: str, activations: ActivationMode | None) -> PackedFormat:
+def packed_format(stored: str, activations: ActivationMode | None, inputs: int) -> PackedFormat:
     """The packed format of a matrix stored as `stored`, for the wanted activation mode.
 
-    None leaves each format its own: int8 activations for 4- to 8-bit weights, bf16 for BF16, fp32
-    for F16 and F32. Other stored formats (the K-quants, IQ4_NL) have no packed layout yet and are
-    held as BF16. Weights of 16 and 32 bits keep their own width when int8 activations are wanted:
-    there is nothing to multiply codes with.
+    None leaves each format its own: int8 activations for weights of up to 8 bits, bf16 for BF16,
+    fp32 for F16 and F32. These keep their own width when int8 activations are wanted: there is
+    nothing to multiply codes with. With wider activations than their own, weights of up to 8 bits
+    are expanded to them; but NF4 has exact products with fp32 as it is stored. (With int8 ones,
+    its levels are rounded to 8 bits too.)
     """
-    if activations is ActivationMode.FP32:
-        name = stored if stored in ("F16", "F32") else "F32"
-    elif activations is ActivationMode.BF16 or stored not in _CODE_BYTES:
-        name = "BF16"
-    else:
-        name = stored
-    lossless = name == stored or name == "F32"
-    return PackedFormat(name, _MODES.get(name, ActivationMode.INT8), lossless)
+    name, group = _kept_as(stored, inputs)
+    if activations is ActivationMode.FP32 and name == "NF4":
+        name = "NF4_EXACT"
+    elif activations is ActivationMode.FP32 and name not in ("F16", "F32"):
+        return PackedFormat("F32", _FP32, lossless=True, expanded=True)
+    elif activations is ActivationMode.BF16 and name != "BF16":
+        return PackedFormat("BF16", _BF16, lossless=False, expanded=True)
+    return PackedFormat(name, _LAYOUTS[name].mode, lossless=name != "NF4", group=group)
+
+
+def _kept_as(stored: str, inputs: int) -> tuple[str, int]:
+    """The packed format that holds stored rows losslessly, and its group."""
+    own = OWN_FORMATS.get(stored)
+    if own is None:
+        return stored, 0
+    if own.code_bits == 8:
+        return "INT8", 0
+    name = "INT4_ASYM" if own.zero_bits else stored.split("_")[0]
+    return name, own.group or round_up(inputs, GROUP)
 
 
 def round_up(value: int, multiple: int) -> int:
@@ -66,10 +110,13 @@ def round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def matrix_bytes(packed: str, outputs: int, inputs: int) -> int:
+def matrix_bytes(packed: PackedFormat, outputs: int, inputs: int) -> int:
     """Bytes of a packed matrix: whole tiles of 16 outputs, whole groups of 32 inputs."""
+    layout = _LAYOUTS[packed.name]
     groups = -(-inputs // GROUP)
-    tile = groups * (_CODE_BYTES[packed] + _SCALE_PLANES.get(packed, 0) * TILE * 2)
+    spans = 1 if layout.span is None else -(-inputs // (layout.span or packed.group))
+    codes = GROUP * TILE * (layout.bits + layout.upper_bits) // 8
+    tile = groups * (codes + layout.part_bytes) + spans * layout.span_bytes
     return -(-outputs // TILE) * round_up(tile, 64)
 
 
@@ -78,7 +125,7 @@ def prepared_bytes(mode: ActivationMode, rows: int, inputs: int) -> int:
     padded = round_up(inputs, GROUP)
     size = round_up(rows * padded * _MODE_BYTES[mode], 64)
     if mode is ActivationMode.INT8:
-        size += 3 * round_up(rows * (padded // GROUP) * 4, 64)
+        size += 5 * round_up(rows * (padded // GROUP) * 4, 64)
     return size
 
 
