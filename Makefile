@@ -6,11 +6,11 @@
 #   make neon       cross-build the NEON tiers for the tests (g++-aarch64-linux-gnu and qemu-user;
 #                   `make test` does so by itself where that compiler is installed)
 #   make format     rewrite Python and C++ sources in the project's format
-#   make benchmark  speed beside llama.cpp: LLAMA_BENCH=path/to/llama-bench
+#   make benchmark  speed beside other engines: PEERS=folder (docs/benchmarks.md says what lies there)
 
 PYTHON ?= python3.11
 PROMPT ?= Explain in two sentences why the sky is blue.
-LLAMA_BENCH ?=
+PEERS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,7 +48,7 @@ native: $(VENV)/.native
 neon: $(NEON)
 
 benchmark: $(VENV)/.native $(VENV)/.test
-	$(BIN)/python benchmarks/peers.py --llama-bench "$(LLAMA_BENCH)"
+	$(BIN)/python benchmarks/peers.py $(if $(PEERS),--peers "$(PEERS)")
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
