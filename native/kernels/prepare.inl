@@ -15,10 +15,12 @@ FARTHING_INLINE void quantise_group(const Prepared& prepared, int64_t start, Flo
   bool finite = largest < __builtin_inff();
   float scale = zeros ? 0.0f : largest / 127.0f;
   Float inverse = set1(zeros || !finite ? 0.0f : 127.0f / largest);
-  // An infinity times 0 is a NaN, for which the comparison is false.
   Float first = mul(low, inverse), second = mul(high, inverse);
-  first = where_less(abs(first), set1(128.0f), first, zero());
-  second = where_less(abs(second), set1(128.0f), second, zero());
+  if (!finite) {
+    // An infinity times 0 is a NaN, for which the comparison is false.
+    first = where_less(abs(first), set1(128.0f), first, zero());
+    second = where_less(abs(second), set1(128.0f), second, zero());
+  }
   int8_t* codes = reinterpret_cast<int8_t*>(prepared.data) + start;
   store_s8(codes, first);
   store_s8(codes + kLanes, second);
