@@ -29,15 +29,18 @@ constexpr int kPeakRows = kRegisters >= 32 ? 6 : kRegisters >= 8 ? 5 : 2;
 constexpr int kPeakTiles = kRegisters >= 32 ? 3 : 1;
 constexpr int kPeakTurns = kRegisters >= 32 ? 8 : 2;
 
-// What each mode multiplies: sixteen outputs' weights of one load, with four bytes of activations.
+// What each mode multiplies: sixteen outputs' weights of one load, with four bytes of activations,
+// for INT8 twice.
 // Weights of bytes from kWeight on are codes of 4 bits, or ordinary floats.
 struct PeakInt8 {
   using Sum = Int;
-  static constexpr int64_t kInputs = 4;
+  static constexpr int64_t kInputs = 8;
   static constexpr int kWeight = 0x01;
   FARTHING_INLINE Sum start(int i) { return set1_int(i); }
   FARTHING_INLINE Sum step(Sum sum, const uint8_t* weights, uint32_t x) {
-    return dot4_small(sum, load_bytes(weights), static_cast<int32_t>(x));
+    Bytes codes = load_bytes(weights);
+    int32_t quad = static_cast<int32_t>(x);
+    return dot8_small(sum, codes, codes, quad, quad);
   }
   FARTHING_INLINE void keep(Sum sum, float* out) { store(out, to_float(sum)); }
 };

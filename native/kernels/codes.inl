@@ -149,12 +149,18 @@ FARTHING_INLINE void load_codes(const uint8_t* group, Bytes* first, Bytes* secon
   }
 }
 
-// Products of codes below 128 take a shorter way in some tiers; those of any byte may take its
+// Products of codes below 64 take a shorter way in some tiers; those of any byte may take its
 // centre off, which their zero point is.
 constexpr bool takes_any_byte(Format format) {
   return layout(format).bits == 8 || level_bytes(format) != nullptr;
 }
+// sum plus the products of a step's codes with two quads of activations.
 template <Format F>
-FARTHING_INLINE Int dot_codes(Int sum, Bytes codes, int32_t quad) {
-  return takes_any_byte(F) ? dot4(sum, codes, quad) : dot4_small(sum, codes, quad);
+FARTHING_INLINE Int dot_codes(Int sum, Bytes first, Bytes second, int32_t first_quad,
+                              int32_t second_quad) {
+  if constexpr (takes_any_byte(F)) {
+    return dot4(dot4(sum, first, first_quad), second, second_quad);
+  } else {
+    return dot8_small(sum, first, second, first_quad, second_quad);
+  }
 }

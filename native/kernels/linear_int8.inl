@@ -62,15 +62,12 @@ FARTHING_INLINE void add_quads(const Activations& x, const uint8_t* group, int64
   }
 #pragma GCC unroll 8
   for (int m = 0; m < Rows; m++) {
-    int32_t quad = load_quad(x.codes + m * x.inputs + 8 * J);
+    const int8_t* quads = x.codes + m * x.inputs + 8 * J;
+    int32_t first_quad = load_quad(quads), second_quad = load_quad(quads + 4);
 #pragma GCC unroll 8
-    for (int t = 0; t < Tiles; t++) dots[m][t] = dot_codes<F>(dots[m][t], first[t], quad);
-  }
-#pragma GCC unroll 8
-  for (int m = 0; m < Rows; m++) {
-    int32_t quad = load_quad(x.codes + m * x.inputs + 8 * J + 4);
-#pragma GCC unroll 8
-    for (int t = 0; t < Tiles; t++) dots[m][t] = dot_codes<F>(dots[m][t], second[t], quad);
+    for (int t = 0; t < Tiles; t++) {
+      dots[m][t] = dot_codes<F>(dots[m][t], first[t], second[t], first_quad, second_quad);
+    }
   }
 }
 

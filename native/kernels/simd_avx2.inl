@@ -3,8 +3,8 @@
 #define FARTHING_INLINE static inline __attribute__((always_inline))
 
 constexpr int kLanes = 16;
-constexpr int kByteCentre = 0;  // what dot4 takes off every byte
-constexpr int kRegisters = 8;   // how many Floats the registers hold
+constexpr int kByteCentre = 128;  // what dot4 takes off every byte, which makes it a signed one
+constexpr int kRegisters = 8;     // how many Floats the registers hold
 
 struct Float {  // sixteen floats
   __m256 low, high;
@@ -271,27 +271,31 @@ FARTHING_INLINE Float look_up_lanes(Bytes a, const float* levels) {
   return {look_up_eight(_mm256_srli_epi32(a.low, Shift), levels),
           look_up_eight(_mm256_srli_epi32(a.high, Shift), levels)};
 }
-// sum[n] + the four products of output n's unsigned bytes with the signed bytes of `quad`, exactly.
-// dot4 takes any byte: the even and the odd ones apart, as 16-bit numbers, because the sum of two
-// products of bytes overflows the 16 bits that vpmaddubsw keeps.
+// sum[n] + the four products of output n's bytes, less 128, with the signed bytes of `quad`,
+// exactly. vpmaddubsw keeps sums of two products in 16 bits: magnitudes up to 128 and 127 fit,
+// unsigned bytes up to 255 would not.
+FARTHING_INLINE __m256i dot4_half(__m256i sum, __m256i a, __m256i quad) {
+  __m256i centred = _mm256_xor_si256(a, _mm256_set1_epi8(-128));
+  __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(centred), _mm256_sign_epi8(quad, centred));
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
 FARTHING_INLINE Int dot4(Int sum, Bytes a, int32_t quad) {
   __m256i b = _mm256_set1_epi32(quad);
-  __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8);
-  __m256i odd = _mm256_srai_epi16(b, 8);
-  __m256i byte = _mm256_set1_epi16(255);
-  __m256i low = _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(a.low, byte), even),
-                                 _mm256_madd_epi16(_mm256_srli_epi16(a.low, 8), odd));
-  __m256i high = _mm256_add_epi32(_mm256_madd_epi16(_mm256_and_si256(a.high, byte), even),
-                                  _mm256_madd_epi16(_mm256_srli_epi16(a.high, 8), odd));
-  return {_mm256_add_epi32(sum.low, low), _mm256_add_epi32(sum.high, high)};
+  return {dot4_half(sum.low, a.low, b), dot4_half(sum.high, a.high, b)};
 }
-// dot4_small wants bytes below 128: two products stay within 16 bits.
-FARTHING_INLINE Int dot4_small(Int sum, Bytes a, int32_t quad) {
-  __m256i b = _mm256_set1_epi32(quad);
-  __m256i one = _mm256_set1_epi16(1);
-  __m256i low = _mm256_madd_epi16(_mm256_maddubs_epi16(a.low, b), one);
-  __m256i high = _mm256_madd_epi16(_mm256_maddubs_epi16(a.high, b), one);
-  return {_mm256_add_epi32(sum.low, low), _mm256_add_epi32(sum.high, high)};
+// sum[n] + the products of the bytes of two vectors, themselves, with a quad each. All bytes are
+// below 64: four products stay within 16 bits.
+FARTHING_INLINE __m256i dot8_half(__m256i sum, __m256i first, __m256i second, __m256i first_quad,
+                                  __m256i second_quad) {
+  __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(first, first_quad),
+                                   _mm256_maddubs_epi16(second, second_quad));
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+FARTHING_INLINE Int dot8_small(Int sum, Bytes first, Bytes second, int32_t first_quad,
+                               int32_t second_quad) {
+  __m256i b = _mm256_set1_epi32(first_quad), d = _mm256_set1_epi32(second_quad);
+  return {dot8_half(sum.low, first.low, second.low, b, d),
+          dot8_half(sum.high, first.high, second.high, b, d)};
 }
 
 // sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs: products are exact, the odd one

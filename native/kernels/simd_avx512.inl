@@ -156,11 +156,15 @@ FARTHING_INLINE Float look_up_lanes(Bytes a, const float* levels) {
   return {_mm512_permutexvar_ps(_mm512_srli_epi32(a.v, Shift), _mm512_loadu_ps(levels))};
 }
 // sum[n] + the four products of output n's unsigned bytes with the signed bytes of `quad`, exactly.
-// dot4_small wants bytes below 128, dot4 takes any.
 FARTHING_INLINE Int dot4(Int sum, Bytes a, int32_t quad) {
   return {_mm512_dpbusd_epi32(sum.v, a.v, _mm512_set1_epi32(quad))};
 }
-FARTHING_INLINE Int dot4_small(Int sum, Bytes a, int32_t quad) { return dot4(sum, a, quad); }
+// The same for the bytes of two vectors and a quad for each; all bytes are below 64, so that tiers
+// without such an instruction may add four products in 16 bits.
+FARTHING_INLINE Int dot8_small(Int sum, Bytes first, Bytes second, int32_t first_quad,
+                               int32_t second_quad) {
+  return dot4(dot4(sum, first, first_quad), second, second_quad);
+}
 
 // sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs, in the tier's own fixed way.
 FARTHING_INLINE Float dot_bf16(Float sum, const uint16_t* a, uint32_t pair) {

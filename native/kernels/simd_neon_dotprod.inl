@@ -11,8 +11,14 @@ FARTHING_INLINE Int dot4(Int sum, Bytes a, int32_t quad) {
     return vdotq_s32(sum.v[i], vreinterpretq_s8_u8(centred), b);
   });
 }
-// The bytes themselves, which must be below 128.
-FARTHING_INLINE Int dot4_small(Int sum, Bytes a, int32_t quad) {
-  int8x16_t b = vreinterpretq_s8_s32(vdupq_n_s32(quad));
-  return each_part<Int>([&](int i) { return vdotq_s32(sum.v[i], vreinterpretq_s8_u8(a.v[i]), b); });
+// sum[n] + the products of the bytes of two vectors, themselves, with a quad each; all bytes are
+// below 64.
+FARTHING_INLINE Int dot8_small(Int sum, Bytes first, Bytes second, int32_t first_quad,
+                               int32_t second_quad) {
+  int8x16_t b = vreinterpretq_s8_s32(vdupq_n_s32(first_quad));
+  int8x16_t d = vreinterpretq_s8_s32(vdupq_n_s32(second_quad));
+  return each_part<Int>([&](int i) {
+    int32x4_t part = vdotq_s32(sum.v[i], vreinterpretq_s8_u8(first.v[i]), b);
+    return vdotq_s32(part, vreinterpretq_s8_u8(second.v[i]), d);
+  });
 }

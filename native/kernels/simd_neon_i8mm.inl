@@ -7,4 +7,9 @@ FARTHING_INLINE Int dot4(Int sum, Bytes a, int32_t quad) {
   int8x16_t b = vreinterpretq_s8_s32(vdupq_n_s32(quad));
   return each_part<Int>([&](int i) { return vusdotq_s32(sum.v[i], a.v[i], b); });
 }
-FARTHING_INLINE Int dot4_small(Int sum, Bytes a, int32_t quad) { return dot4(sum, a, quad); }
+// The same for the bytes of two vectors and a quad for each; all bytes are below 64, so that tiers
+// without such an instruction may add four products in 16 bits.
+FARTHING_INLINE Int dot8_small(Int sum, Bytes first, Bytes second, int32_t first_quad,
+                               int32_t second_quad) {
+  return dot4(dot4(sum, first, first_quad), second, second_quad);
+}

@@ -319,8 +319,12 @@ FARTHING_INLINE Int dot4(Int sum, Bytes a, int32_t quad) {
            pair_products(a.v[i] >> 8 & 0x00ff00ff, odd);
   });
 }
-// dot4_small wants bytes below 128.
-FARTHING_INLINE Int dot4_small(Int sum, Bytes a, int32_t quad) { return dot4(sum, a, quad); }
+// The same for the bytes of two vectors and a quad for each; all bytes are below 64, so that tiers
+// without such an instruction may add four products in 16 bits.
+FARTHING_INLINE Int dot8_small(Int sum, Bytes first, Bytes second, int32_t first_quad,
+                               int32_t second_quad) {
+  return dot4(dot4(sum, first, first_quad), second, second_quad);
+}
 
 // sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs: products are exact, the odd one
 // is added first.

@@ -34,8 +34,8 @@ def test_multiply_accumulates_are_counted_by_round_and_by_mode(tier: str, mode: 
     assert one > 0
     assert kernels.multiply(tier, mode, 7) == 7 * one
     assert kernels.multiply(tier, mode, 0) == 0
-    # One load of weights holds 1 fp32, 2 bf16 or 4 int8 inputs of each output.
-    assert one == kernels.multiply(tier, 0, 1) << mode
+    # A load of weights holds 1 fp32, 2 bf16 or 4 int8 inputs of each output; int8 takes two a step.
+    assert one == kernels.multiply(tier, 0, 1) * (1, 2, 8)[mode]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -135,3 +135,14 @@ def test_padded_outputs_are_zero_for_any_activations(tier, format_name):
     out = linear(packed, Prepared.of(tier, mode_of(format_name), x))
     assert np.all(out[:, 5:] == 0)
     assert np.all(out[:, :5] != 0)
+
+
+@pytest.mark.parametrize(("format_name", "group"), [("Q4_0", 32), ("INT4_G64", 0), ("NF4_B64", 48)])
+def test_a_group_that_the_format_does_not_know_is_refused(format_name, group):
+    source = source_rows(format_name, 16, 256, np.random.default_rng(8))
+    packed = Packed.of(TIERS[0], format_name, source, 256)
+    row = np.empty(256, np.float32)
+    with pytest.raises(ValueError, match="group"):
+        kernels.unpack_row(
+            TIERS[0], FORMATS[format_name].number, group, packed.data, 16, 256, 0, row
+        )
