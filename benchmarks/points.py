@@ -32,6 +32,7 @@ POINTS = {
     point.name: point
     for point in (
         *(Point(f"decode{b}", "decode", 64, b, 64) for b in (1, 2, 4, 8, 16, 32, 64)),
+        Point("generate128", "decode", 1, 1, 128),
         Point("prefill512", "prefill", 512, 1, 1),
         Point("prefill4096", "prefill", 4096, 1, 1),
         Point("context1", "decode", 4096, 1, 32),
@@ -41,6 +42,7 @@ POINTS = {
 
 LABELS = {
     **{f"decode{b}": f"decode, B={b}" for b in (1, 2, 4, 8, 16, 32, 64)},
+    "generate128": "decode of 128 tokens, B=1",
     "prefill512": "prefill, 512",
     "prefill4096": "prefill, 4,096",
     "context1": "decode at 4,096, B=1",
@@ -97,6 +99,7 @@ CASES = {
 
 KNOWN_RATES = {
     ("q4_1", "decode1"): {LLAMA: 183, IK: 320, OPENVINO: 135, VLLM: 67},
+    ("q4_1", "generate128"): {LLAMA: 183, IK: 320, OPENVINO: 135, VLLM: 67},
     ("q4_1", "decode2"): {LLAMA: 181, IK: 405, OPENVINO: 238, VLLM: 137},
     ("q4_1", "decode4"): {LLAMA: 242, IK: 507, OPENVINO: 413, VLLM: 272},
     ("q4_1", "decode8"): {LLAMA: 313, IK: 531, OPENVINO: 651, VLLM: 436},
@@ -105,6 +108,7 @@ KNOWN_RATES = {
     ("q4_1", "decode64"): {LLAMA: 392, IK: 270, OPENVINO: 1386, VLLM: 1305},
     ("q4_1", "prefill512"): {LLAMA: 489, IK: 2776, OPENVINO: 3187, VLLM: 2909},
     ("q4_0", "decode1"): {LLAMA: 203, IK: 280},
+    ("q4_0", "generate128"): {LLAMA: 254, IK: 280},
     ("q4_0", "decode2"): {LLAMA: 260},
     ("q4_0", "decode4"): {LLAMA: 390},
     ("q4_0", "decode8"): {LLAMA: 563},

@@ -44,8 +44,9 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   int threads() const { return threads_; }
-  // Calls task(0) here, and task(thread) at most once on every thread that is awake before task(0)
-  // returns. Returns when all of those have. So task must share out its work: see Phases.
+  // Calls task(0) here, and task(thread) on every thread that is awake before task(0) returns; one
+  // that wakes just as the task is offered may call it again afterwards. Returns when all calls
+  // have. So task must share out its work, and find none the second time: see Phases.
   void offer(const std::function<void(int)>& task);
   // Calls task(i) once for each i in [0, threads), at the same time if the threads find cores.
   void run(const std::function<void(int)>& task);

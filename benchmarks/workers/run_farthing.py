@@ -15,7 +15,8 @@ from stepping import Measure, Steps, rate, serve
 from farthing import Engine, SamplingParams
 from farthing.backends.native import NativeBackend
 from farthing.core import Request
-from farthing.engine.scheduler import Limits, Scheduler
+from farthing.engine.engine import limits_of
+from farthing.engine.scheduler import Scheduler
 from farthing.files.catalog import resolve
 from farthing.files.checkpoint import open_checkpoint
 from farthing.models.load import load_model
@@ -85,16 +86,8 @@ def through_engine(engine: Engine) -> Callable[[list[list[int]], int], Steps]:
 
 
 def through_steps(backend: NativeBackend) -> Callable[[list[list[int]], int], Steps]:
-    limits = Limits(
-        total_blocks=backend.total_blocks,
-        context_length=backend.context_length,
-        step_tokens=backend.max_step_tokens,
-        step_rows=backend.max_step_rows,
-        vocabulary_size=backend.vocabulary_size,
-    )
-
     def begin(prompts: list[list[int]], generated: int) -> Steps:
-        scheduler = Scheduler(limits)
+        scheduler = Scheduler(limits_of(backend))
         sequences = [
             scheduler.submit(Request(str(number), tuple(prompt), sampling(generated)))
             for number, prompt in enumerate(prompts)

@@ -167,14 +167,17 @@ def _listed(name: str, value: object) -> tuple[object, ...]:
 
 
 def _whole(value: object, low: float = -math.inf, high: float = math.inf) -> bool:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and low <= value <= high  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        return False
+    return low <= int(value) <= high
 
 
 def _number(value: object, low: float, high: float) -> bool:
     """False for NaN, too."""
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    return number and low <= value <= high  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    # An int is compared as it is: it may be too large for a float.
+    return low <= (value if isinstance(value, int) else float(value)) <= high
 
 
 def _text(value: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from farthing.cli.options import add_model, positive, whole
+from farthing.cli.options import add_backend_options, add_model, positive, whole
 from farthing.core import ActivationMode, KVDtype
 
 if TYPE_CHECKING:
@@ -43,20 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeat", type=positive, default=3, metavar="N", help="how many rounds (default 3)"
     )
-    parser.add_argument(
-        "--threads", type=positive, metavar="N", help="default: the cores this process may use"
-    )
-    parser.add_argument(
-        "--kv-dtype",
-        choices=[each.value for each in KVDtype],
-        default=KVDtype.FP16.value,
-        help="how keys and values are stored in the cache (default fp16)",
-    )
-    parser.add_argument(
-        "--activations",
-        choices=[each.value for each in ActivationMode],
-        help="what a product's input is rounded to (default: by the weights)",
-    )
+    add_backend_options(parser)
     parser.add_argument(
         "--seed", type=_seed, default=0, metavar="N", help="of the random tokens (default 0)"
     )

@@ -100,6 +100,25 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_backend_options(parser: argparse._ActionsContainer) -> None:
+    """Flags that say how the backend computes, the same for every command."""
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="default: the cores this process may use"
+    )
+    parser.add_argument(
+        "--kv-dtype",
+        choices=[each.value for each in KVDtype],
+        default=KVDtype.FP16.value,
+        help="how keys and values are stored in the cache (default fp16)",
+    )
+    parser.add_argument(
+        "--activations",
+        choices=[each.value for each in ActivationMode],
+        help="what a product's input is rounded to (default: int8 for quantised weights, the "
+        "weights' own width for 16 and 32 bits)",
+    )
+
+
 def add_loading(parser: argparse.ArgumentParser) -> None:
     """How the model is loaded."""
     group = parser.add_argument_group("loading")
@@ -109,21 +128,7 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most tokens of prompt and answer together (default: the model's own)",
     )
-    group.add_argument(
-        "--threads", type=positive, metavar="N", help="default: the cores this process may use"
-    )
-    group.add_argument(
-        "--kv-dtype",
-        choices=[each.value for each in KVDtype],
-        default=KVDtype.FP16.value,
-        help="how keys and values are stored in the cache (default fp16)",
-    )
-    group.add_argument(
-        "--activations",
-        choices=[each.value for each in ActivationMode],
-        help="what a product's input is rounded to (default: int8 for quantised weights, the "
-        "weights' own width for 16 and 32 bits)",
-    )
+    add_backend_options(group)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

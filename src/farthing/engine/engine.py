@@ -63,13 +63,7 @@ class Engine:
         self.report = report
         self.native_seconds = 0.0
         self.steps = 0
-        limits = Limits(
-            total_blocks=backend.total_blocks,
-            context_length=backend.context_length,
-            step_tokens=backend.max_step_tokens,
-            step_rows=backend.max_step_rows,
-            vocabulary_size=backend.vocabulary_size,
-        )
+        limits = limits_of(backend)
         self._backend: Backend | None = backend
         self._scheduler = Scheduler(limits, frozenset(tokenizer.eos_ids))
         self._streams: WeakValueDictionary[Sequence, Stream] = WeakValueDictionary()
@@ -259,6 +253,17 @@ class Engine:
     def _end_abandoned(self) -> None:
         while self._abandoned:
             self._scheduler.end(self._abandoned.popleft(), "cancelled")
+
+
+def limits_of(backend: Backend) -> Limits:
+    """What the scheduler of a backend's steps must keep to."""
+    return Limits(
+        total_blocks=backend.total_blocks,
+        context_length=backend.context_length,
+        step_tokens=backend.max_step_tokens,
+        step_rows=backend.max_step_rows,
+        vocabulary_size=backend.vocabulary_size,
+    )
 
 
 def _is_list_of_prompts(prompt: object) -> bool:

@@ -18,8 +18,9 @@ import numpy as np
 
 from farthing.backends import Backend
 from farthing.core import CHUNK_TOKENS, KVDtype, Request, RequestError, SamplingParams
+from farthing.engine.engine import limits_of
 from farthing.engine.sampler import sample
-from farthing.engine.scheduler import Limits, Scheduler
+from farthing.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -208,15 +209,7 @@ def made(
     `chunks` are the most tokens of each step, over and over; without any, what the backend allows.
     `placement` seeds the order in which blocks are handed out; `after_step` sees each step end.
     """
-    scheduler = Scheduler(
-        Limits(
-            total_blocks=backend.total_blocks,
-            context_length=backend.context_length,
-            step_tokens=backend.max_step_tokens,
-            step_rows=backend.max_step_rows,
-            vocabulary_size=backend.vocabulary_size,
-        )
-    )
+    scheduler = Scheduler(limits_of(backend))
     blocks = scheduler.pool.take(scheduler.pool.total)
     random.Random(placement).shuffle(blocks)
     scheduler.pool.give(blocks)
