@@ -120,11 +120,14 @@ class LlamaTools:
 class Worker:
     """An engine with a Python interface: a script of `workers/` in that engine's environment."""
 
-    def __init__(self, name: str, python: Path, script: str, threads: int) -> None:
+    def __init__(
+        self, name: str, python: Path, script: str, threads: int, slots: int | None = None
+    ) -> None:
+        """`slots`: the most texts that run at once, where that is limited."""
         self.name = name
         self._python = python
         self._script = Path(__file__).parent / "workers" / script
-        self._threads = threads
+        self._settings = [str(number) for number in (threads, slots) if number is not None]
         self._model = Path()
         self._process: subprocess.Popen[str] | None = None
 
@@ -138,7 +141,7 @@ class Worker:
         self._model = model
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by stop
         self._process = subprocess.Popen(
-            [self._python, self._script, model, str(self._threads)],
+            [self._python, self._script, model, *self._settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -219,15 +219,15 @@ def choose(text: str, known: dict[str, Any], what: str) -> list[str]:
     return [name for name in known if name in chosen]
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parser_of(description: str, output: str, cases: str) -> argparse.ArgumentParser:
+    """The options that every run beside peers has; `output` and `cases` are defaults."""
+    parser = argparse.ArgumentParser(description=description)
     home = os.environ.get("FARTHING_PEERS")
     parser.add_argument(
         "--peers", type=Path, default=home, help="or FARTHING_PEERS: where they are"
     )
-    parser.add_argument("--json", type=Path, default=Path("results.json"), metavar="FILE")
-    parser.add_argument("--only", default="*", metavar="CASES", help=", ".join(CASES))
-    parser.add_argument("--points", default="*", metavar="POINTS", help=f"{', '.join(POINTS)}, *")
+    parser.add_argument("--json", type=Path, default=Path(output), metavar="FILE")
+    parser.add_argument("--only", default=cases, metavar="CASES", help=", ".join(CASES))
     parser.add_argument("--engines", default="*", help="a comma-separated part of them")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
@@ -238,6 +238,10 @@ def parse() -> argparse.Namespace:
         default=Path(tempfile.gettempdir()) / "farthing-benchmarks",
         help="where requantised models are kept",
     )
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.peers is None:
         parser.error("give --peers DIR or FARTHING_PEERS: see docs/benchmarks.md")
@@ -245,7 +249,9 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    arguments = parse()
+    parser = parser_of(__doc__.splitlines()[0], output="results.json", cases="*")
+    parser.add_argument("--points", default="*", metavar="POINTS", help=f"{', '.join(POINTS)}, *")
+    arguments = parse(parser)
     # An end by a signal is an orderly one too: the engines are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     deadline = time.monotonic() + 60 * arguments.minutes

@@ -1,7 +1,7 @@
 """What is measured, on which weights, and what the peers are known to reach.
 
 A decode point gives B prompts of P tokens and times what follows, all B sequences running; a
-prefill point times a prompt up to its first token.
+prefill point times a prompt up to its first token; a load is many requests that arrive at once.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ POINTS = {
     )
 }
 
+SLOTS = (8, 16, 64)
+"""How many requests of a load run at once."""
+
 LABELS = {
     **{f"decode{b}": f"decode, B={b}" for b in (1, 2, 4, 8, 16, 32, 64)},
     "generate128": "decode of 128 tokens, B=1",
@@ -47,7 +50,41 @@ LABELS = {
     "prefill4096": "prefill, 4,096",
     "context1": "decode at 4,096, B=1",
     "context16": "decode at 4,096, B=16",
+    **{f"slots{slots}": f"64 requests at once, {slots} slots" for slots in SLOTS},
 }
+
+
+@dataclass(frozen=True)
+class Load(Point):
+    """Requests that arrive at once, `slots` of which run at once.
+
+    Each of the `prompts` is continued by as many tokens as its entry of `lengths` says; its rate is
+    in tokens per second of the output, from the arrival to the last token of all.
+    """
+
+    slots: int
+    prompts: tuple[tuple[int, ...], ...]
+    lengths: tuple[int, ...]
+
+    @staticmethod
+    def of(slots: int, prompts: tuple[tuple[int, ...], ...], lengths: tuple[int, ...]) -> Load:
+        """The load of these requests; raises `ValueError` for prompts of several lengths."""
+        [prompt] = {len(each) for each in prompts}
+        return Load(
+            name=load_name(slots),
+            kind="load",
+            prompt=prompt,
+            sequences=len(prompts),
+            generated=max(lengths),
+            slots=slots,
+            prompts=prompts,
+            lengths=lengths,
+        )
+
+
+def load_name(slots: int) -> str:
+    """The name of a load's point."""
+    return f"slots{slots}"
 
 
 @dataclass(frozen=True)
@@ -107,6 +144,11 @@ KNOWN_RATES = {
     ("q4_1", "decode32"): {LLAMA: 385, IK: 474, OPENVINO: 1174, VLLM: 1030},
     ("q4_1", "decode64"): {LLAMA: 392, IK: 270, OPENVINO: 1386, VLLM: 1305},
     ("q4_1", "prefill512"): {LLAMA: 489, IK: 2776, OPENVINO: 3187, VLLM: 2909},
+    ("q4_1", "slots16"): {LLAMA: 112},
+    ("q4_1", "slots64"): {LLAMA: 103, OPENVINO: 468},
+    ("q4_0", "slots8"): {LLAMA: 239},
+    ("q4_0", "slots16"): {LLAMA: 238},
+    ("q4_0", "slots64"): {LLAMA: 180},
     ("q4_0", "decode1"): {LLAMA: 203, IK: 280},
     ("q4_0", "generate128"): {LLAMA: 254, IK: 280},
     ("q4_0", "decode2"): {LLAMA: 260},
@@ -138,17 +180,18 @@ VOID_BELOW = 0.8
 """A peer below this part of what it is known to reach says that the machine was not quiet."""
 
 
-def expected_rate(case: str, point: Point, engine: str, ceilings: dict[str, float]) -> float | None:
+def expected_rate(case: str, name: str, engine: str, ceilings: dict[str, float]) -> float | None:
     """What a peer should reach under the ceilings measured now, or None where nothing is known.
 
     A lower ceiling lowers it in proportion; a higher one does not raise it, because most peers are
     bound by something else (their barriers, their arithmetic), and would be held to a rate that
     they never had.
     """
-    known = KNOWN_RATES.get((case, point.name), {}).get(engine)
+    known = KNOWN_RATES.get((case, name), {}).get(engine)
     if known is None:
         return None
-    if point.kind == "decode" and point.sequences <= 8:
+    point = POINTS.get(name)
+    if point is not None and point.kind == "decode" and point.sequences <= 8:
         bound = "read_bytes_per_second"
     else:
         bound = "int8_macs_per_second"

@@ -88,7 +88,7 @@ def _row(case: Case, point: Point, turns: list[dict[str, Any]], ceilings: dict[s
         if peer == FARTHING or not pairs:
             continue
         ratios[peer] = Ratio(median(pairs), min(pairs), max(pairs))
-        expected = expected_rate(case.name, point, peer, ceilings)
+        expected = expected_rate(case.name, point.name, peer, ceilings)
         if expected is not None and medians[peer] < VOID_BELOW * expected:
             void.append(f"{peer} reached {medians[peer] / expected:.0%} of what it is known for")
     return Row(

@@ -2,8 +2,9 @@
 
     python benchmarks/threads.py [--model smollm2-135m] [--threads 1,2,4,8] [--rounds 5]
 
-Takes turns over the numbers of threads: a prompt of 512 tokens, then 64 tokens one at a time.
-Ratios are to the first number, within rounds; the table gives their median, smallest and largest.
+Takes turns over the numbers of threads: a prompt of 512 tokens, then 64 tokens one at a time. Of
+more threads than cores, an engine runs as many as there are cores. Ratios are to the first number,
+within rounds; the table gives their median, smallest and largest.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def main() -> None:
         for seed in range(1, arguments.rounds + 1)
     ]
     table = Table(title=f"To {counts[0]} thread, on {usable_cores()} cores")
-    for column in ("phase", "threads", "tokens/s", "ratio", "smallest to largest"):
+    columns = ("phase", "asked for", "run", "tokens/s", "ratio", "smallest to largest")
+    for column in columns:
         table.add_column(column, justify="left" if column == "phase" else "right")
     for phase in PHASES:
         for count in counts:
@@ -62,7 +64,8 @@ def main() -> None:
             middle = statistics.median(each[count][phase] for each in rounds)
             spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
             ratio = f"{statistics.median(ratios):.2f}"
-            table.add_row(phase, str(count), f"{middle:,.0f}", ratio, spread)
+            run = min(count, usable_cores())
+            table.add_row(phase, str(count), str(run), f"{middle:,.0f}", ratio, spread)
     Console().print(table)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"cores": usable_cores(), "rounds": rounds}, indent=1))

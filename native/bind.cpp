@@ -17,6 +17,10 @@
 namespace nb = nanobind;
 
 namespace farthing {
+
+// Of everything that computes; native/kernel_version.cmake writes it.
+extern const char* const kernel_version;
+
 namespace {
 
 template <class T>
@@ -268,9 +272,14 @@ void bind_program(nb::module_& m) {
       .def("profile", &Program::profile)
       .def("stage_labels", &Program::stage_labels)
       .def("stage_seconds", &Program::stage_seconds)
-      .def("cache_bytes", [](Program& p) {
-        return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(
-            p.cache_data(), {static_cast<size_t>(p.sizes().cache)}, nb::find(&p));
+      .def("cache_bytes",
+           [](Program& p) {
+             return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(
+                 p.cache_data(), {static_cast<size_t>(p.sizes().cache)}, nb::find(&p));
+           })
+      .def("weight_bytes", [](Program& p) {
+        return nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(
+            p.weight_data(), {static_cast<size_t>(p.sizes().weights)}, nb::find(&p));
       });
 }
 
@@ -286,6 +295,7 @@ NB_MODULE(_native, m) {
     int count = available_tiers(names, 8);
     return std::vector<std::string>(names, names + count);
   });
+  m.attr("kernel_version") = kernel_version;
   nb::module_ sizes = m.def_submodule("sizes");
   bind_sizes_of(sizes);
   nb::module_ kernels = m.def_submodule("kernels");

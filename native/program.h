@@ -131,6 +131,7 @@ class Program {
   const std::vector<std::string>& stage_labels() const { return labels_; }
 
   uint8_t* cache_data() const { return cache_.data(); }
+  const uint8_t* weight_data() const { return weights_.data(); }
   const Sizes& sizes() const { return sizes_; }
   const Kernels& kernels() const { return kernels_; }
 

@@ -1,21 +1,24 @@
 """farthing behind the protocol of stepping.py, measured twice over the same backend.
 
-"farthing" is what `Engine.generate` does with a list of prompts: streams, native sampling, decoding
-to text. "farthing, steps alone" leaves out streams and text: schedule, run (sampled natively),
-commit.
+"farthing" is what a caller of `Engine.submit` has: streams, native sampling, decoding to text, all
+in the engine's own thread. "farthing, steps alone" leaves out thread, streams and text: schedule,
+run (sampled natively), commit. Under load there is the former alone, with its prefix index on.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from stepping import Measure, Steps, rate, serve
+from stepping import Measure, Steps, measured, rate, serve
 
 from farthing import Engine, SamplingParams
 from farthing.backends.native import NativeBackend
 from farthing.core import Request
 from farthing.engine.engine import limits_of
+from farthing.engine.limits import Policy
 from farthing.engine.scheduler import Scheduler
 from farthing.files.catalog import resolve
 from farthing.files.checkpoint import open_checkpoint
@@ -24,16 +27,16 @@ from farthing.plan.memory import plan_memory
 from farthing.text.load import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from stepping import Begin
 
 CONTEXT = 4352
 CACHE_SEQUENCES = 16
-STEP_ROWS = 64
+USUAL_SLOTS = 64
 MOST_PROMPT_TOKENS_TWICE = 8192
 """Prompts that take longer are computed for "farthing" alone."""
 
 
-def load(model: str, threads: int) -> Measure:
+def load(model: str, threads: int, slots: int | None) -> Measure:
     checkpoint = open_checkpoint(resolve(model))
     loaded = load_model(checkpoint)
     plan = plan_memory(
@@ -41,19 +44,20 @@ def load(model: str, threads: int) -> Measure:
         context_length=CONTEXT,
         sequences=CACHE_SEQUENCES,
         threads=threads,
-        step_rows=STEP_ROWS,
+        slots=USUAL_SLOTS if slots is None else slots,
     )
     backend = NativeBackend(loaded, plan)
-    engine = Engine(backend, load_tokenizer(checkpoint))
+    # The steps alone write to the engine's blocks, so it may not look for anything there.
+    policy = Policy(sharing=slots is not None)
+    engine = Engine(backend, load_tokenizer(checkpoint), policy=policy)
 
     def measure(point: dict[str, Any]) -> dict[str, Any]:
         native, started = engine.native_seconds, perf_counter()
-        whole = rate(through_engine(engine), point)
+        answer = measured("farthing", through_engine(engine), point)
         share = 1 - (engine.native_seconds - native) / (perf_counter() - started)
-        rates = {"farthing": whole}
-        if point["prompt"] * point["sequences"] <= MOST_PROMPT_TOKENS_TWICE:
-            rates["farthing, steps alone"] = rate(through_steps(backend), point)
-        return {"rates": rates, "python_share": share, "isa": backend.tier}
+        if slots is None and point["prompt"] * point["sequences"] <= MOST_PROMPT_TOKENS_TWICE:
+            answer["rates"]["farthing, steps alone"] = rate(through_steps(backend), point)
+        return {**answer, "python_share": share, "isa": backend.tier}
 
     return measure
 
@@ -62,35 +66,49 @@ def sampling(generated: int) -> SamplingParams:
     return SamplingParams(max_tokens=generated, ignore_eos=True)
 
 
-def through_engine(engine: Engine) -> Callable[[list[list[int]], int], Steps]:
-    def begin(prompts: list[list[int]], generated: int) -> Steps:
-        streams = [engine.stream(prompt, sampling(generated)) for prompt in prompts]
+def through_engine(engine: Engine) -> Begin:
+    def begin(prompts: list[list[int]], lengths: list[int]) -> Steps:
+        streams = [
+            engine.submit(prompt, sampling(generated))[0]
+            for prompt, generated in zip(prompts, lengths, strict=True)
+        ]
         made = [0] * len(streams)
+        # Numbers of the streams that may have more to read.
+        bell: SimpleQueue[int] = SimpleQueue()
+
+        def read(number: int) -> None:
+            stream = streams[number]
+            if (delta := stream.take()) is not None:
+                made[number] += len(delta.token_ids)
+            ring = partial(bell.put, number)
+            if not stream.finished and not stream.arm(ring):
+                ring()
 
         def step() -> list[int]:
-            behind = made.index(min(made))
-            made[behind] += len(next(streams[behind]).token_ids)
-            for number, stream in enumerate(streams):
-                while made[number] < generated and not stream.waits:
-                    made[number] += len(next(stream).token_ids)
-            return made
+            read(bell.get())
+            try:
+                while True:
+                    read(bell.get_nowait())
+            except Empty:
+                return made
 
         def finish() -> None:
             for stream in streams:
-                for _ in stream:
-                    pass
+                stream.result()
 
+        for number in range(len(streams)):
+            bell.put(number)
         return Steps(step, finish)
 
     return begin
 
 
-def through_steps(backend: NativeBackend) -> Callable[[list[list[int]], int], Steps]:
-    def begin(prompts: list[list[int]], generated: int) -> Steps:
-        scheduler = Scheduler(limits_of(backend))
+def through_steps(backend: NativeBackend) -> Begin:
+    def begin(prompts: list[list[int]], lengths: list[int]) -> Steps:
+        scheduler = Scheduler(limits_of(backend), policy=Policy(sharing=False))
         sequences = [
             scheduler.submit(Request(str(number), tuple(prompt), sampling(generated)))
-            for number, prompt in enumerate(prompts)
+            for number, (prompt, generated) in enumerate(zip(prompts, lengths, strict=True))
         ]
 
         def step() -> list[int]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 import openvino
 import openvino_genai
-from stepping import Measure, Steps, rate, serve
+from stepping import Measure, Steps, measured, serve
 
 CACHE_GIBIBYTES = 3
 STEP_TOKENS = 4096
 
 
-def load(model: str, threads: int) -> Measure:
+def load(model: str, threads: int, slots: int | None) -> Measure:
     settings = openvino_genai.SchedulerConfig()
     settings.cache_size = CACHE_GIBIBYTES
     settings.max_num_batched_tokens = STEP_TOKENS
+    if slots is not None:
+        settings.max_num_seqs = slots
     pipeline = openvino_genai.ContinuousBatchingPipeline(
         model,
         settings,
@@ -22,15 +24,15 @@ def load(model: str, threads: int) -> Measure:
         {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"},
     )
 
-    def begin(prompts: list[list[int]], generated: int) -> Steps:
-        wanted = openvino_genai.GenerationConfig()
-        wanted.max_new_tokens = generated
-        wanted.ignore_eos = True
-        wanted.do_sample = False
-        handles = [
-            pipeline.add_request(number, openvino.Tensor(np.array([prompt], np.int64)), wanted)
-            for number, prompt in enumerate(prompts)
-        ]
+    def begin(prompts: list[list[int]], lengths: list[int]) -> Steps:
+        handles = []
+        for number, (prompt, generated) in enumerate(zip(prompts, lengths, strict=True)):
+            wanted = openvino_genai.GenerationConfig()
+            wanted.max_new_tokens = generated
+            wanted.ignore_eos = True
+            wanted.do_sample = False
+            tokens = openvino.Tensor(np.array([prompt], np.int64))
+            handles.append(pipeline.add_request(number, tokens, wanted))
         made = [0] * len(prompts)
 
         def step() -> list[int]:
@@ -46,7 +48,7 @@ def load(model: str, threads: int) -> Measure:
 
         return Steps(step, finish)
 
-    return lambda point: {"rates": {"OpenVINO": rate(begin, point)}}
+    return lambda point: measured("OpenVINO", begin, point)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,10 @@ class Steps(NamedTuple):
     finish: Callable[[], None]
 
 
+Begin = Callable[[list[list[int]], list[int]], Steps]
+"""Submits prompts, each to be continued by its number of tokens exactly."""
+
+
 def prompts_of(point: dict[str, Any]) -> list[list[int]]:
     """Random token ids, the same for every engine, different for every seed."""
     draw = random.Random(point["seed"])
@@ -41,7 +45,59 @@ def prompts_of(point: dict[str, Any]) -> list[list[int]]:
     ]
 
 
-def rate(begin: Callable[[list[list[int]], int], Steps], point: dict[str, Any]) -> float:
+def measured(label: str, begin: Begin, point: dict[str, Any]) -> dict[str, Any]:
+    """One turn: the rate of a "decode" or "prefill" point, and every request's times of a "load".
+
+    A load has `prompts` and `lengths`, and all of it arrives at once.
+    """
+    if point["kind"] != "load":
+        return {"rates": {label: rate(begin, point)}}
+    clock = Clock(point["lengths"])
+    steps = begin(point["prompts"], point["lengths"])
+    while not clock.stopped:
+        for number, made in enumerate(steps.step()):
+            clock.take(number, made)
+    return clock.answer(label)
+
+
+class Clock:
+    """When each request has its first token and its last, in seconds since all were submitted."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = lengths
+        self._first: dict[int, float] = {}
+        self._last: dict[int, float] = {}
+        self._started = perf_counter()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether every request has all its tokens."""
+        return len(self._last) == len(self._lengths)
+
+    def take(self, number: int, made: int) -> None:
+        """Request `number` has `made` tokens by now. Raises `ValueError` when that is too many."""
+        if number in self._last or made == 0:
+            return
+        now = perf_counter() - self._started
+        self._first.setdefault(number, now)
+        if made > self._lengths[number]:
+            raise ValueError(f"{made} tokens were made where {self._lengths[number]} were wanted")
+        if made == self._lengths[number]:
+            self._last[number] = now
+
+    def answer(self, label: str) -> dict[str, Any]:
+        """What a turn under load found; times are in the order of the requests."""
+        wall = max(self._last.values())
+        requests = range(len(self._lengths))
+        return {
+            "rates": {label: sum(self._lengths) / wall},
+            "wall_seconds": wall,
+            "first_token_seconds": [self._first[number] for number in requests],
+            "latency_seconds": [self._last[number] for number in requests],
+        }
+
+
+def rate(begin: Begin, point: dict[str, Any]) -> float:
     """Tokens per second of the point's kind.
 
     Prefill is timed from the submission of the prompts to the last one's first token. Decode is
@@ -50,7 +106,7 @@ def rate(begin: Callable[[list[list[int]], int], Steps], point: dict[str, Any]) 
     """
     prompts = prompts_of(point)
     started = perf_counter()
-    steps = begin(prompts, point["generated"])
+    steps = begin(prompts, [point["generated"]] * len(prompts))
     made = steps.step()
     while min(made) < 1:
         made = steps.step()
@@ -65,15 +121,17 @@ def rate(begin: Callable[[list[list[int]], int], Steps], point: dict[str, Any]) 
     return (sum(made) - before) / (ended - between)
 
 
-def serve(load: Callable[[str, int], Measure]) -> None:
+def serve(load: Callable[[str, int, int | None], Measure]) -> None:
     """Loads the model of argv, says so, and answers until standard input ends.
 
-    What the engine itself prints to standard output goes to standard error.
+    argv: the model, the threads, and the most texts that run at once where that is limited. What
+    the engine itself prints to standard output goes to standard error.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     started = perf_counter()
-    measure = load(sys.argv[1], int(sys.argv[2]))
+    model, threads, *slots = sys.argv[1:]
+    measure = load(model, int(threads), int(slots[0]) if slots else None)
     measure(WARM_UP)
     answers.write(json.dumps({"loaded_seconds": perf_counter() - started}) + "\n")
     for line in sys.stdin:

@@ -50,6 +50,18 @@ class RequestError(FarthingError):
     """A request cannot be served as asked: a bad parameter, or a prompt longer than the context."""
 
 
+class ContextLengthError(RequestError):
+    """A prompt, or a prompt and its answer, would take more tokens than there are places for."""
+
+
+class BusyError(FarthingError):
+    """More waits already than may: the same request can succeed in about `retry_after` seconds."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
 class DoesNotFitError(FarthingError):
     """The memory plan says no before anything is allocated."""
 
@@ -194,12 +206,19 @@ def _biases(value: object) -> bool:
 
 @dataclass
 class Request:
-    """One prompt to be continued: token ids, how to sample, and who asks for it."""
+    """One prompt to be continued: token ids, how to sample, and who asks for it.
+
+    `choice` counts the answers to one prompt from 0. `key` names the caller: tokens are shared out
+    fairly between keys, and no key finds another's prompts in the cache. Of those that wait, a
+    higher `priority` goes first, and it is preempted last.
+    """
 
     id: str
     prompt: tuple[int, ...]
     sampling: SamplingParams
     choice: int = 0
+    key: str = ""
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -232,6 +251,9 @@ class SamplingRows:
     adjusted_count: NDArray[np.int32]
 
 
+_NO_COPIES = np.empty((0, 2), np.int32)
+
+
 @dataclass(frozen=True)
 class StepPlan:
     """One step as flat arrays: S sequences, T tokens, R wanted rows.
@@ -240,6 +262,8 @@ class StepPlan:
     of them; its cache lies in blocks `block_tables[s, :]`, of which entry i holds positions
     32 i ... 32 i + 31 (entries past the sequence's length are -1). `rows` are indices into the T
     tokens, ascending, whose logits are wanted. `sampling` is None when only logits are wanted.
+    `copies` (C x 2) are whole blocks of cache to be copied, from the first to the second, one after
+    another and before anything else is done.
     """
 
     token_ids: NDArray[np.int32]
@@ -248,6 +272,7 @@ class StepPlan:
     block_tables: NDArray[np.int32]
     rows: NDArray[np.int32]
     sampling: SamplingRows | None = None
+    copies: NDArray[np.int32] = field(default_factory=lambda: _NO_COPIES)
 
 
 @dataclass(frozen=True)

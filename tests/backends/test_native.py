@@ -98,10 +98,10 @@ def test_scales_shifted_by_one_group_in_one_matrix_exceed_the_bound() -> None:
 
 def test_a_model_that_does_not_fit_is_refused_before_anything_is_allocated() -> None:
     plan = plan_memory(model_at(tiny.shared("llama")), threads=1)
-    with pytest.raises(DoesNotFitError, match="no context fits") as caught:
+    with pytest.raises(DoesNotFitError, match="no cache fits") as caught:
         require_room(plan, room=1 << 20)
     assert caught.value.exit_code == 1
-    with pytest.raises(DoesNotFitError, match="with a context of"):
+    with pytest.raises(DoesNotFitError, match="a cache of .* tokens fits"):
         require_room(plan, room=plan.total_bytes - plan.cache_bytes // 2 + (160 << 20))
 
 

@@ -118,18 +118,18 @@ def test_a_model_without_a_template_is_refused(
     assert "--system needs a chat template" in capsys.readouterr().err
 
 
-def test_an_interrupt_ends_the_answer_and_not_the_program(model: str) -> None:
+def test_an_interrupt_ends_the_answer_and_not_the_program(smollm2_path: Path) -> None:
+    # A tiny model would be done before the signal comes.
     process = subprocess.Popen(
-        [*PROGRAM, "chat", model, "--quiet"],
+        [*PROGRAM, "chat", smollm2_path, "--quiet"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(b"hello\n")
+    process.stdin.write(b"Tell a long story.\n")
     process.stdin.flush()
-    # The answer has begun, and would go on to the end of the context.
     assert process.stdout.read(1)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(b"/help\n/exit\n", timeout=60)
@@ -140,7 +140,6 @@ def test_an_interrupt_ends_the_answer_and_not_the_program(model: str) -> None:
 
 
 def test_an_interrupt_of_run_ends_with_130_and_no_traceback(smollm2_path: Path) -> None:
-    # A tiny model would be done before the signal comes.
     process = subprocess.Popen(
         [*PROGRAM, "run", smollm2_path, "Tell a long story.", "--quiet"],
         stdout=subprocess.PIPE,

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from farthing.backends import Backend
     from farthing.backends.null import Script
+    from farthing.engine.limits import Policy
 
 BOS, EOS, TURN = 256, 257, 258
 VOCABULARY = 259
@@ -82,6 +84,18 @@ def rambling(prefix: NDArray[np.int32]) -> NDArray[np.float32]:
     return logits.astype(np.float32)
 
 
-def engine(script: Script | Callable[..., Any] = rambling, **sizes: Any) -> Engine:
+def engine(
+    script: Script | Callable[..., Any] = rambling,
+    *,
+    policy: Policy | None = None,
+    queue_tokens: int | None = None,
+    **sizes: Any,
+) -> Engine:
+    return engine_over(
+        NullBackend(script, VOCABULARY, **sizes), policy=policy, queue_tokens=queue_tokens
+    )
+
+
+def engine_over(backend: Backend, **settings: Any) -> Engine:
     words = tokenizer()
-    return Engine(NullBackend(script, VOCABULARY, **sizes), words, ChatTemplate(TEMPLATE, words))
+    return Engine(backend, words, ChatTemplate(TEMPLATE, words), **settings)

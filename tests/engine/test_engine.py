@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,17 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.scripted import BOS, EOS, VOCABULARY, engine, rambling, saying, tokenizer
-from farthing.backends.null import NullBackend
-from farthing.core import FarthingError, RequestError, SamplingParams
-from farthing.engine.engine import Engine
+from engine.scripted import BOS, EOS, VOCABULARY, engine, saying
+from engine.threads import in_threads
+from farthing.core import RequestError, SamplingParams
+from farthing.engine.limits import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from farthing.core import StepPlan, StepResult
 
 
 def test_a_string_is_continued_until_the_end_of_text() -> None:
@@ -80,6 +74,16 @@ def test_each_text_of_a_list_is_what_it_is_alone(temperature: float, sizes: dict
         assert one.logprobs == other.logprobs
 
 
+def test_a_cache_too_small_for_all_at_once_costs_time_and_no_text() -> None:
+    sampling = SamplingParams(max_tokens=60, temperature=1.0, seed=2)
+    prompts = [f"number {number} of several prompts" for number in range(5)]
+    one = engine(total_blocks=6)
+    together = one.generate(prompts, sampling)
+    assert one.stats().counters.preemptions > 0
+    for prompt, completion in zip(prompts, together, strict=True):
+        assert completion.token_ids == engine().generate(prompt, sampling).token_ids
+
+
 def test_prompts_of_a_list_share_steps() -> None:
     one = engine()
     one.generate(PROMPTS, SamplingParams(max_tokens=10))
@@ -103,20 +107,6 @@ def test_every_step_keeps_to_the_backends_contract(
     assert one.idle
 
 
-def test_deltas_join_to_the_text_and_only_the_last_has_a_reason() -> None:
-    stream = engine(saying("the answer")).stream(">")
-    deltas = list(stream)
-    assert "".join(delta.text for delta in deltas) == "the answer" == stream.completion.text
-    assert [delta.finish_reason for delta in deltas] == [None] * 10 + ["stop"]
-    ids = tuple(token for delta in deltas for token in delta.token_ids)
-    assert ids == stream.completion.token_ids
-
-
-def test_half_a_character_is_never_sent() -> None:
-    deltas = list(engine(saying("aé😀")).stream(">"))
-    assert [delta.text for delta in deltas] == ["a", "", "é", "", "", "", "😀", ""]
-
-
 def test_a_character_cut_off_by_max_tokens_ends_in_a_replacement_character() -> None:
     completion = engine(saying("aé")).generate(">", SamplingParams(max_tokens=2))
     assert completion.text == "a\ufffd"
@@ -125,11 +115,9 @@ def test_a_character_cut_off_by_max_tokens_ends_in_a_replacement_character() -> 
 
 def test_a_stop_string_ends_the_text_before_it() -> None:
     sampling = SamplingParams(stop=("END", "never"))
-    stream = engine(saying("one EN two END three")).stream(">", sampling)
-    deltas = list(stream)
-    assert "".join(delta.text for delta in deltas) == "one EN two "
-    assert stream.completion.finish_reason == "stop"
-    assert bytes(stream.completion.token_ids) == b"one EN two END"
+    completion = engine(saying("one EN two END three")).generate(">", sampling)
+    assert (completion.text, completion.finish_reason) == ("one EN two ", "stop")
+    assert bytes(completion.token_ids) == b"one EN two END"
 
 
 def test_a_stop_string_in_the_last_token_allowed_counts_as_a_stop() -> None:
@@ -242,19 +230,6 @@ def test_token_ids_may_come_from_numpy(kind: Callable[[list[int]], Any]) -> None
     assert engine().generate(kind(ids), few).token_ids == engine().generate(ids, few).token_ids
 
 
-def test_a_forked_child_is_told_to_load_for_itself() -> None:
-    one = engine()
-    child = os.fork()
-    if child == 0:
-        try:
-            one.generate("hello")
-        except RequestError as error:
-            os._exit(7 if "load the model in the child" in str(error) else 8)
-        os._exit(9)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert one.generate("hello", SamplingParams(max_tokens=2)).usage.completion_tokens > 0
-
-
 def test_when_one_prompt_of_a_list_is_bad_none_is_run() -> None:
     one = engine()
     with pytest.raises(RequestError, match="2001 tokens"):
@@ -268,133 +243,6 @@ def test_an_engine_without_a_template_says_so() -> None:
     one.chat_template = None
     with pytest.raises(RequestError, match="no chat template"):
         one.generate([{"role": "user", "content": "hi"}])
-
-
-def test_closing_a_stream_early_frees_its_blocks() -> None:
-    one = engine()
-    stream = one.stream("abc")
-    next(stream)
-    assert not one.idle
-    stream.close()
-    assert one.idle
-    assert stream.completion.finish_reason == "cancelled"
-    assert len(stream.completion.token_ids) == 1
-    with pytest.raises(StopIteration):
-        next(stream)
-
-
-def test_leaving_a_loop_over_a_stream_frees_its_blocks() -> None:
-    one = engine()
-    for _ in one.stream("abc"):
-        break
-    assert one.idle
-
-
-def test_a_stream_closes_with_its_block() -> None:
-    one = engine()
-    with one.stream("abc") as stream:
-        next(stream)
-    assert one.idle
-
-
-def test_closing_a_stream_that_has_ended_keeps_its_reason() -> None:
-    one = engine(saying("yes"))
-    stream = one.stream(">")
-    list(stream)
-    stream.close()
-    assert stream.completion.finish_reason == "stop"
-
-
-def test_a_stream_that_waits_in_the_queue_can_be_closed() -> None:
-    one = engine(saying("yes"), max_step_rows=1)
-    first, second = one.stream(">"), one.stream(">")
-    next(first)
-    second.close()
-    assert list(second) == []
-    assert "".join(delta.text for delta in first) == "es"
-    assert one.idle
-
-
-def test_two_streams_side_by_side_share_steps() -> None:
-    one = engine(saying("yes"))
-    first, second = one.stream(">"), one.stream(">>")
-    pairs = list(zip(first, second, strict=True))
-    assert [(a.text, b.text) for a, b in pairs] == [("y", "y"), ("e", "e"), ("s", "s"), ("", "")]
-    assert one.steps == 4
-
-
-def test_a_closed_engine_refuses_and_its_streams_have_ended() -> None:
-    with engine() as one:
-        stream = one.stream("abc")
-        next(stream)
-    assert list(stream) == []
-    assert stream.completion.finish_reason == "cancelled"
-    with pytest.raises(RequestError, match="the engine is closed"):
-        one.generate("abc")
-    one.close()
-
-
-def test_a_model_whose_scores_are_no_numbers_is_one_clear_error() -> None:
-    one = engine(lambda prefix: np.full(VOCABULARY, np.nan, np.float32))
-    with pytest.raises(FarthingError, match="no token can be chosen"):
-        one.generate("abc")
-    assert one.idle
-
-
-class Interrupting(NullBackend):
-    """Raises `error` in the given step, before or after it has written to the cache."""
-
-    def __init__(self, step: int, after: bool, error: type[BaseException]) -> None:
-        super().__init__(rambling, VOCABULARY)
-        self.at = step
-        self.after = after
-        self.error = error
-
-    def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
-        result = super().run(plan, want_logits) if self.after else None
-        self.at -= 1
-        if self.at == 0:
-            raise self.error
-        return result or super().run(plan, want_logits)
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("step", [1, 2, 5])
-def test_an_interrupted_step_is_simply_run_again(step: int, after: bool) -> None:
-    sampling = SamplingParams(max_tokens=40, seed=1, temperature=1.0)
-    expected = engine().generate("abc", sampling)
-    one = Engine(Interrupting(step, after, KeyboardInterrupt), tokenizer())
-    stream = one.stream("abc", sampling)
-    with pytest.raises(KeyboardInterrupt):
-        list(stream)
-    list(stream)
-    assert stream.completion.token_ids == expected.token_ids
-    assert one.idle
-
-
-def test_an_interrupted_generate_gives_its_blocks_back() -> None:
-    one = Engine(Interrupting(3, True, KeyboardInterrupt), tokenizer())
-    with pytest.raises(KeyboardInterrupt):
-        one.generate(["abc", "defg"])
-    assert one.idle
-
-
-def in_threads(*work: Callable[[], None]) -> None:
-    errors: list[BaseException] = []
-
-    def guarded(part: Callable[[], None]) -> None:
-        try:
-            part()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(part,)) for part in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert errors == []
 
 
 def test_texts_generated_from_several_threads_are_what_they_are_alone() -> None:
@@ -414,28 +262,34 @@ def test_texts_generated_from_several_threads_are_what_they_are_alone() -> None:
     assert one.idle
 
 
-def test_a_stream_closed_while_another_thread_runs_a_step_waits_for_nothing() -> None:
-    entered, release = threading.Event(), threading.Event()
+def test_a_prompt_that_is_in_the_cache_is_not_computed_again_and_the_usage_says_so() -> None:
+    one = engine()
+    beginning, few = (
+        "the same beginning of sixty-four tokens and more, twice over. ",
+        SamplingParams(max_tokens=3),
+    )
+    first = one.generate(beginning + "one", few)
+    second = one.generate(beginning + "two", few)
+    assert (first.usage.cached_tokens, second.usage.cached_tokens) == (0, len(beginning) + 1)
+    assert second.miss is not None
+    assert (second.miss.position, second.miss.reason) == (len(beginning) + 1, "differs")
+    assert second.token_ids == engine().generate(beginning + "two", few).token_ids
 
-    def blocking(prefix: NDArray[np.int32]) -> int:
-        entered.set()
-        assert release.wait(60)
-        return 97
 
-    one = engine(blocking)
-    leaving = one.stream("abc")
-    staying = one.stream("abc", SamplingParams(max_tokens=3))
+def test_nothing_is_shared_where_the_policy_says_so() -> None:
+    one = engine(policy=Policy(sharing=False))
+    for _ in range(2):
+        completion = one.generate("x" * 70, SamplingParams(max_tokens=3))
+    assert completion.usage.cached_tokens == 0
+    assert one.stats().cached_blocks == 0
 
-    def leave() -> None:
-        assert entered.wait(60)
-        leaving.close()
-        release.set()
 
-    def stay() -> None:
-        for _ in staying:
-            pass
+def test_an_engine_says_what_bounds_it() -> None:
+    one = engine(total_blocks=2, max_step_rows=8, policy=Policy(slots=3))
+    assert (one.context_length, one.most_tokens, one.slots) == (1024, 65, 3)
 
-    in_threads(stay, leave)
-    assert staying.completion.text == "aaa"
-    assert leaving.completion.finish_reason == "cancelled"
-    assert one.idle
+
+@pytest.mark.parametrize("queue_tokens", [0, -5, 1.5, True])
+def test_a_queue_of_no_tokens_is_refused(queue_tokens: Any) -> None:
+    with pytest.raises(RequestError, match="queue_tokens must be a whole number from 1"):
+        engine(queue_tokens=queue_tokens)

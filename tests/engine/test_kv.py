@@ -24,7 +24,7 @@ def test_blocks_are_taken_lowest_first_and_the_freed_last_is_taken_next() -> Non
 
 def test_taking_more_than_is_free_takes_nothing() -> None:
     pool = BlockPool(2)
-    with pytest.raises(ValueError, match="3 blocks wanted, 2 of 2 are free"):
+    with pytest.raises(ValueError, match="3 blocks wanted, 2 free and 0 cached of 2"):
         pool.take(3)
     assert pool.free == 2
 

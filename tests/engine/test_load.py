@@ -41,7 +41,8 @@ def test_both_forms_of_a_model_say_the_same() -> None:
     assert texts[0] == texts[1]
 
 
-def test_the_report_tells_what_was_allocated() -> None:
+def test_the_report_tells_what_was_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farthing.engine.load.usable_cores", lambda: 2)
     path = tiny.shared("llama", "gguf", "Q4_1")
     with Engine.load(path, context_length=100, sequences=3, threads=2, kv_dtype="int8") as engine:
         report = engine.report
@@ -53,7 +54,8 @@ def test_the_report_tells_what_was_allocated() -> None:
     assert sum(report.formats.values()) == len(shapes)
     assert report.computed["Q4_1"] == "Q4_1 x int8"
     assert (report.context_length, report.model_context_length) == (100, 1024)
-    assert (report.sequences, report.threads, report.kv_dtype) == (3, 2, "int8")
+    assert (report.threads, report.threads_asked, report.kv_dtype) == (2, 2, "int8")
+    assert (report.cache_tokens, report.slots) == (3 * 128, 32)
     # 3 sequences of 4 blocks; 2 layers of 4 heads of 16 dimensions, keys and values, with scales.
     assert report.memory["cache"] == 3 * 4 * 2 * 4 * 32 * 2 * (16 + 4)
     assert list(report.phases) == ["find", "open", "plan", "pack", "tokenizer"]
@@ -105,16 +107,65 @@ def test_min_tokens_holds_back_an_end_that_is_all_but_certain() -> None:
         ({"sequences": 0}, "sequences must be at least 1"),
         ({"context_length": 0}, "the context must be from 1"),
         ({"threads": "2"}, "threads must be a whole number, not '2'"),
-        ({"threads": 10**6}, "threads must be at most"),
         ({"threads": True}, "threads must be a whole number, not True"),
         ({"sequences": 1.0}, "sequences must be a whole number, not 1.0"),
         ({"context_length": 64.5}, "context_length must be a whole number, not 64.5"),
+        ({"cache_tokens": 0}, "cache_tokens must be at least 1"),
+        ({"cache_tokens": "4k"}, "cache_tokens must be a whole number, not '4k'"),
+        ({"slots": 0}, "slots must be above 0"),
+        ({"slots": 2.0}, "slots must be a whole number, not 2.0"),
+        ({"latency_target": 0}, "latency_target must be above 0, not 0"),
+        ({"latency_target": "0.1"}, "latency_target must be above 0, not '0.1'"),
+        ({"latency_target": float("nan")}, "latency_target must be above 0, not nan"),
+        ({"sharing": "yes"}, "sharing must be True or False, not 'yes'"),
+        ({"weights": {"a": 0}}, "weights must be numbers above 0, by key"),
+        ({"weights": {"a": "2"}}, "weights must be numbers above 0, by key"),
+        ({"weights": [1]}, "weights must be numbers above 0, by key"),
     ],
     ids=str,
 )
 def test_a_setting_out_of_range_is_one_clear_error(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         Engine.load(tiny.shared("llama"), **wrong)
+
+
+@pytest.mark.parametrize(("asked", "run"), [(None, 2), (1, 1), (2, 2), (3, 2), (8, 2), (10**9, 2)])
+def test_no_more_threads_run_than_there_are_cores(
+    asked: int | None, run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farthing.engine.load.usable_cores", lambda: 2)
+    with Engine.load(tiny.shared("llama"), threads=asked) as engine:
+        assert engine.report is not None
+        assert engine.report.threads == run
+        assert engine.report.threads_asked == (2 if asked is None else asked)
+
+
+def test_a_cache_smaller_than_a_context_serves_what_fits_and_refuses_the_rest() -> None:
+    params = SamplingParams(max_tokens=30)
+    with Engine.load(tiny.shared("llama")) as roomy:
+        alone = roomy.generate(PROMPTS[:2], params)
+    with Engine.load(tiny.shared("llama"), cache_tokens=64, slots=2) as engine:
+        assert engine.report is not None
+        assert (engine.report.cache_tokens, engine.slots, engine.context_length) == (64, 2, 1024)
+        assert engine.most_tokens == 65
+        found = engine.generate(PROMPTS[:2], params)
+        assert [each.token_ids for each in found] == [each.token_ids for each in alone]
+        with pytest.raises(RequestError, match="load with a larger cache"):
+            engine.generate([5] * 60, params)
+
+
+def test_the_policy_reaches_the_engine() -> None:
+    prompts = [[5] * 100, [5] * 100]
+    with Engine.load(tiny.shared("llama"), sharing=False, weights={"a": 2.0}) as engine:
+        first, second = (engine.generate(each, SamplingParams(max_tokens=2)) for each in prompts)
+        assert first.usage.cached_tokens == second.usage.cached_tokens == 0
+    with Engine.load(tiny.shared("llama"), latency_target=None, slots=1) as engine:
+        first, second = (engine.generate(each, SamplingParams(max_tokens=2)) for each in prompts)
+        assert first.usage.cached_tokens == 0
+        assert second.usage.cached_tokens >= 96
+        steps = engine.steps
+        engine.generate(PROMPTS[:3], SamplingParams(max_tokens=4))
+        assert engine.steps == steps + 3 * 4
 
 
 def test_a_model_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

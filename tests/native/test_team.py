@@ -18,10 +18,19 @@ if TYPE_CHECKING:
 SCRIPT = """
 import json, os, sys
 import farthing
+from farthing.backends.native import NativeBackend
+from farthing.engine.engine import Engine
+from farthing.files.checkpoint import open_checkpoint
+from farthing.models.load import load_model
+from farthing.plan.memory import plan_memory
+from farthing.text.load import load_tokenizer
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 greedy = farthing.SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
 counts = [int(count) for count in sys.argv[2].split(",")]
-engines = [farthing.Engine.load(sys.argv[1], threads=n, context_length=64) for n in counts]
+checkpoint = open_checkpoint(sys.argv[1])
+model = load_model(checkpoint)
+plans = [plan_memory(model, threads=n, context_length=64) for n in counts]
+engines = [Engine(NativeBackend(model, plan), load_tokenizer(checkpoint)) for plan in plans]
 answers = {tuple(each.generate("a b", greedy).token_ids) for each in engines for _ in range(5)}
 print(json.dumps({"answers": len(answers)}))
 """

@@ -10,8 +10,14 @@ import pytest
 
 import tiny
 from farthing.backends.native import NativeBackend
-from farthing.core import ActivationMode, KVDtype, RequestError
-from farthing.plan.memory import MemoryPlan, bytes_per_token, plan_memory
+from farthing.core import ActivationMode, DoesNotFitError, KVDtype, RequestError
+from farthing.plan.memory import (
+    PROCESS_BYTES,
+    MemoryPlan,
+    bytes_per_token,
+    plan_memory,
+    require_room,
+)
 from native_steps import model_at
 
 
@@ -109,8 +115,82 @@ def test_the_default_models_cache_is_the_formulas(smollm2_path: Path) -> None:
         ({"context_length": 0}, "context"),
         ({"threads": 0}, "threads"),
         ({"sequences": 0}, "sequences"),
+        ({"cache_tokens": 0}, "cache_tokens"),
+        ({"slots": 0}, "slots"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, int], problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
         plan_memory(model_at(tiny.shared("llama")), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cache_tokens", "slots"),
+    [
+        ({}, 1024, 32),
+        ({"sequences": 3}, 3072, 32),
+        ({"sequences": 40, "context_length": 33}, 40 * 64, 40),
+        ({"cache_tokens": 1}, 32, 32),
+        ({"cache_tokens": 65, "sequences": 4}, 96, 32),
+        ({"cache_tokens": 50_000, "slots": 2}, 50_016, 2),
+        ({"slots": 600}, 1024, 600),
+    ],
+    ids=str,
+)
+def test_the_cache_is_whole_blocks_and_every_slot_has_a_row_and_a_token(
+    settings: dict[str, int], cache_tokens: int, slots: int
+) -> None:
+    plan = plan_memory(model_at(tiny.shared("llama")), **settings)
+    assert (plan.cache_tokens, plan.slots) == (cache_tokens, slots)
+    assert plan.cache_bytes == cache_tokens // 32 * plan.block_bytes
+    assert plan.step_rows == slots
+    assert plan.step_tokens == max(512, slots)
+
+
+def advice(plan: MemoryPlan, room: int) -> str:
+    with pytest.raises(DoesNotFitError) as caught:
+        require_room(plan, room)
+    return str(caught.value).rpartition("available: ")[2]
+
+
+@pytest.mark.parametrize("left", [0.1, 0.5, 0.99])
+def test_a_plan_that_does_not_fit_is_told_the_largest_cache_that_does(left: float) -> None:
+    model = model_at(tiny.shared("llama"))
+    plan = plan_memory(model, threads=1, cache_tokens=100_000)
+    room = PROCESS_BYTES + plan.total_bytes - plan.cache_bytes + int(left * plan.cache_bytes)
+    found = re.search(r"a cache of (\d+) tokens fits \(--cache-tokens (\d+)\)", advice(plan, room))
+    assert found is not None
+    assert found[1] == found[2]
+    tokens = int(found[1])
+    require_room(plan_memory(model, threads=1, cache_tokens=tokens), room)
+    with pytest.raises(DoesNotFitError):
+        require_room(plan_memory(model, threads=1, cache_tokens=tokens + 1), room)
+
+
+def test_a_plan_for_one_whole_context_is_told_a_shorter_one() -> None:
+    model = model_at(tiny.shared("llama"))
+    plan = plan_memory(model, threads=1)
+    room = PROCESS_BYTES + plan.total_bytes - plan.cache_bytes // 2
+    found = re.search(r"--context (\d+), or --cache-tokens \1 where", advice(plan, room))
+    assert found is not None
+    require_room(plan_memory(model, threads=1, context_length=int(found[1])), room)
+
+
+def test_int8_is_offered_only_to_a_cache_that_is_not_int8() -> None:
+    for kv_dtype in KVDtype:
+        plan = plan_memory(model_at(tiny.shared("llama")), threads=1, kv_dtype=kv_dtype)
+        said = advice(plan, PROCESS_BYTES + plan.total_bytes - 1)
+        assert ("--kv-dtype int8" in said) == (kv_dtype is not KVDtype.INT8)
+
+
+def test_where_no_cache_fits_fewer_slots_are_advised_only_if_they_could_help() -> None:
+    model = model_at(tiny.shared("llama"))
+    plan = plan_memory(model, threads=1, slots=4000)
+    room = PROCESS_BYTES + plan.weight_bytes + plan.arena.total_bytes // 2
+    assert advice(plan, room).startswith("no cache fits: use fewer slots (--slots), or a smaller")
+    require_room(plan_memory(model, threads=1, slots=1, cache_tokens=32), room)
+    for hopeless, slots in ((PROCESS_BYTES + plan.weight_bytes, 4000), (room // 2, 1)):
+        plan = plan_memory(model, threads=1, slots=slots)
+        assert advice(plan, hopeless) == (
+            "no cache fits: use a smaller or more strongly quantised model"
+        )

@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from farthing.core import StepPlan, StepResult
 
 
@@ -23,6 +28,15 @@ class Backend(Protocol):
     max_step_tokens: int
     max_step_rows: int
     samples: bool
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """What the bits of a block of cache depend on, by name."""
+        ...
+
+    def cache_bytes(self) -> NDArray[np.uint8]:
+        """The block pool itself, (total_blocks, bytes of a block), writable."""
+        ...
 
     def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
         """Computes one step and moves the cache forward."""

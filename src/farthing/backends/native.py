@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from farthing import _native
+from farthing.backends.blocks import content_digest, copy_blocks
 from farthing.core import (
+    BLOCK_TOKENS,
     ActivationMode,
     DoesNotFitError,
     FarthingError,
@@ -35,7 +38,7 @@ from farthing.plan.stages import (
 from farthing.quant.formats import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -102,6 +105,8 @@ class NativeBackend:
 
         Raises `FarthingError` when no token can be chosen because a row's logits are all NaN.
         """
+        if len(plan.copies):
+            copy_blocks(self.cache_bytes(), plan.copies)
         rows = len(plan.rows)
         logits = np.empty((rows, self.vocabulary_size), np.float32) if want_logits else None
         if plan.sampling is None:
@@ -155,8 +160,34 @@ class NativeBackend:
             result.top_logprobs,
         )
 
+    @cached_property
+    def identity(self) -> Mapping[str, str]:
+        """What the bits of a block of cache depend on. Reads all weights the first time.
+
+        `model` is a digest of the stages and of the packed weights, so neither a file that was
+        replaced since nor a change in how one is read or packed goes unnoticed.
+        """
+        plan = self.plan
+        description = repr((plan.stages, dict(plan.weights)))
+        layers = ", ".join(str(place.offset) for place in plan.cache)
+        formats = {
+            f"{place.stored} as {place.packed.name}"
+            for place in plan.weights.values()
+            if place.packed is not None
+        }
+        return {
+            "backend": "native",
+            "model": content_digest(description, [self._program.weight_bytes()]),
+            "formats": ", ".join(sorted(formats)),
+            "kv_dtype": plan.kv_dtype.value,
+            "activations": "default" if plan.activations is None else plan.activations.value,
+            "isa": self.tier,
+            "kernels": _native.kernel_version,
+            "block": f"{BLOCK_TOKENS} positions in {plan.block_bytes} bytes, layers at {layers}",
+        }
+
     def cache_bytes(self) -> NDArray[np.uint8]:
-        """The block pool itself, (total_blocks, bytes of a block), writable: for checks."""
+        """The block pool itself, (total_blocks, bytes of a block), writable."""
         pool: NDArray[np.uint8] = self._program.cache_bytes()
         return pool.reshape(self.total_blocks, self.plan.block_bytes)
 

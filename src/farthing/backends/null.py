@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
+from farthing.backends.blocks import copy_blocks
 from farthing.backends.logits import logits_only
 from farthing.core import BLOCK_TOKENS, StepPlan, StepResult
 
@@ -43,9 +44,19 @@ class NullBackend:
         self._script = script
         self._blocks = np.full((total_blocks, BLOCK_TOKENS), -1, np.int32)
 
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """What a block holds depends on nothing: token ids are what they are."""
+        return {"backend": "null", "block": f"{BLOCK_TOKENS} token ids"}
+
+    def cache_bytes(self) -> NDArray[np.uint8]:
+        """The blocks, (total_blocks, 128), writable."""
+        return self._blocks.view(np.uint8)
+
     def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
         """One step; gives logits always and leaves tokens to the caller."""
         self._check(plan)
+        copy_blocks(self._blocks, plan.copies)
         lengths = []
         for index, (start, stop) in enumerate(zip(plan.starts[:-1], plan.starts[1:], strict=True)):
             positions = plan.positions[start:stop]

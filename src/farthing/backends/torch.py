@@ -6,13 +6,16 @@ differentiable in their tensors. Nothing here is fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from farthing.backends.blocks import content_digest, copy_blocks
 from farthing.backends.logits import logits_only
 from farthing.core import BLOCK_TOKENS, KVDtype, RequestError, StepPlan, StepResult
 from farthing.models.load import Model
@@ -125,6 +128,23 @@ def logits(x: Tensor, weight: Tensor) -> Tensor:
     return torch.nn.functional.linear(x, weight)
 
 
+class _Pool:
+    """The paged cache: `bytes` (blocks, bytes of a block), and what lies in it.
+
+    A block holds its positions' `token_ids`, then each layer's `keys` and `values`; as tensors,
+    these are (blocks, 32) and (blocks, 32, kv_heads * head_dim).
+    """
+
+    def __init__(self, total_blocks: int, widths: Sequence[int], dtype: torch.dtype) -> None:
+        sizes = [8 * BLOCK_TOKENS]
+        sizes += [BLOCK_TOKENS * width * dtype.itemsize for width in widths for _ in "kv"]
+        self.bytes = np.zeros((total_blocks, sum(sizes)), np.uint8)
+        token_ids, *parts = torch.split(torch.from_numpy(self.bytes), sizes, 1)
+        self.token_ids = token_ids.view(torch.int64)
+        shaped = [part.view(dtype).view(total_blocks, BLOCK_TOKENS, -1) for part in parts]
+        self.keys, self.values = shaped[::2], shaped[1::2]
+
+
 @dataclass
 class _Sequence:
     """One sequence's token ids, and per layer its keys and values, (N, kv_heads * head_dim)."""
@@ -137,10 +157,9 @@ class _Sequence:
 class TorchBackend:
     """Runs a Program in float32 with the functions above.
 
-    Keys and values are plain tensors per sequence, in `kv_dtype` (fp32, fp16 or bf16). Block
-    tables only tell sequences apart: a sequence at position p goes on from the one that last
-    wrote the block of position p - 1. With `recompute` only token ids are kept, and every step
-    computes everything again.
+    Keys and values are kept in `kv_dtype` (fp32, fp16 or bf16); a step reads its sequences from
+    their blocks and writes back what it added. With `recompute` only token ids are kept, and every
+    step computes everything again.
     `parameters` are the weights in float32, by name; they may require gradients. The values
     named in `taps` are kept in `tapped` after each step; with `recompute` they cover every
     position.
@@ -176,33 +195,48 @@ class TorchBackend:
         }
         self.taps = frozenset(taps)
         self.tapped: dict[str, Tensor] = {}
-        self._cache_dtype = _CACHE_DTYPES[kv_dtype]
+        self._kv_dtype = kv_dtype
         self._recompute = recompute
-        self._writers: dict[int, _Sequence] = {}
         self._last_use = {
             name: index for index, op in enumerate(self.program.ops) for name in op.inputs
         }
 
+    @cached_property
+    def identity(self) -> Mapping[str, str]:
+        """What the bits of a block of cache depend on. Reads all weights the first time."""
+        description = repr((self.program.ops, [*self.parameters]))
+        weights = (weight.detach().numpy() for weight in self.parameters.values())
+        return {
+            "backend": f"torch {torch.__version__}",
+            "model": content_digest(description, weights),
+            "kv_dtype": self._kv_dtype.value,
+            "block": f"{BLOCK_TOKENS} token ids" + ", keys and values" * (not self._recompute),
+        }
+
+    def cache_bytes(self) -> NDArray[np.uint8]:
+        """The blocks, (total_blocks, bytes of a block), writable."""
+        return self._pool.bytes
+
     def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
         """One step; gives logits always and leaves tokens to the caller."""
+        copy_blocks(self._pool.bytes, plan.copies)
         sequences, spans, parts, wanted = [], [0], [], []
         for index, (start, stop) in enumerate(zip(plan.starts[:-1], plan.starts[1:], strict=True)):
-            table = plan.block_tables[index].tolist()
             fed = torch.from_numpy(plan.token_ids[start:stop].astype(np.int64))
-            sequence = self._resume(table, int(plan.positions[start]))
+            sequence = self._read(plan.block_tables[index], int(plan.positions[start]))
             sequence.token_ids = torch.cat((sequence.token_ids, fed))
             computed = sequence.token_ids if self._recompute else fed
             in_step = plan.rows[(plan.rows >= start) & (plan.rows < stop)]
             wanted.extend(spans[-1] + len(computed) + in_step - stop)
-            for block in table[: -(-len(sequence.token_ids) // BLOCK_TOKENS)]:
-                self._writers[block] = sequence
-            if self._recompute:
-                sequence = _Sequence(sequence.token_ids)
             sequences.append(sequence)
             parts.append(computed)
             spans.append(spans[-1] + len(computed))
         with torch.no_grad():
             result = self._execute(torch.cat(parts), sequences, spans, torch.tensor(wanted).long())
+        for sequence, table, start in zip(
+            sequences, plan.block_tables, plan.starts[:-1], strict=True
+        ):
+            self._write(table, sequence, int(plan.positions[start]))
         return logits_only(result.numpy())
 
     def forward(self, token_ids: Sequence[int]) -> Tensor:
@@ -212,20 +246,37 @@ class TorchBackend:
 
     def close(self) -> None:
         """Forgets all sequences and weights."""
-        self._writers.clear()
+        self.__dict__.pop("_pool", None)
         self.parameters.clear()
         self.tapped.clear()
 
-    def _resume(self, table: Sequence[int], position: int) -> _Sequence:
-        """The first `position` positions of the sequence whose cache `table` points at."""
-        if position == 0:
-            return _Sequence(torch.empty(0, dtype=torch.int64))
-        writer = self._writers[table[(position - 1) // BLOCK_TOKENS]]
+    @cached_property
+    def _pool(self) -> _Pool:
+        # Made by the first step: `forward` needs none.
+        widths = [layer.kv_heads * layer.head_dim for layer in self.program.cache]
+        kept = [] if self._recompute else widths
+        return _Pool(self.total_blocks, kept, _CACHE_DTYPES[self._kv_dtype])
+
+    def _read(self, table: NDArray[np.int32], length: int) -> _Sequence:
+        """The first `length` positions of the sequence that lies in the blocks of `table`."""
+        blocks = torch.from_numpy(table[: -(-length // BLOCK_TOKENS)].astype(np.int64))
         return _Sequence(
-            writer.token_ids[:position],
-            [key[:position] for key in writer.keys],
-            [value[:position] for value in writer.values],
+            self._pool.token_ids[blocks].flatten()[:length],
+            [keys[blocks].flatten(0, 1)[:length] for keys in self._pool.keys],
+            [values[blocks].flatten(0, 1)[:length] for values in self._pool.values],
         )
+
+    def _write(self, table: NDArray[np.int32], sequence: _Sequence, first: int) -> None:
+        """Stores a sequence's positions from `first` on."""
+        positions = np.arange(first, len(sequence.token_ids))
+        blocks = torch.from_numpy(table[positions // BLOCK_TOKENS].astype(np.int64))
+        slots = torch.from_numpy(positions % BLOCK_TOKENS)
+        self._pool.token_ids[blocks, slots] = sequence.token_ids[first:]
+        for layer, (keys, values) in enumerate(
+            zip(self._pool.keys, self._pool.values, strict=True)
+        ):
+            keys[blocks, slots] = sequence.keys[layer][first:]
+            values[blocks, slots] = sequence.values[layer][first:]
 
     def _execute(
         self, token_ids: Tensor, sequences: list[_Sequence], spans: list[int], wanted: Tensor
@@ -265,11 +316,11 @@ class TorchBackend:
     ) -> Tensor:
         """Attention of each sequence for itself, its new keys and values stored first."""
         attributes = dict(op.attributes)
-        layer = attributes.pop("layer")
+        layer, cache_dtype = attributes.pop("layer"), _CACHE_DTYPES[self._kv_dtype]
         outputs = []
         for sequence, start, stop in zip(sequences, spans[:-1], spans[1:], strict=True):
             query, key, value = (x[start:stop] for x in inputs)
-            key, value = key.to(self._cache_dtype), value.to(self._cache_dtype)
+            key, value = key.to(cache_dtype), value.to(cache_dtype)
             if layer < len(sequence.keys):
                 key = torch.cat((sequence.keys[layer], key))
                 value = torch.cat((sequence.values[layer], value))

@@ -22,7 +22,7 @@ from farthing.cli.process import (
 )
 
 COMMANDS = {
-    "run": "stream one completion",
+    "run": "stream one completion, or answer a file of requests",
     "chat": "a conversation in the terminal",
     "quantize": "write a model again in another format",
     "bench": "prefill, decode and batches, beside what the machine could do",

@@ -121,7 +121,7 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
         sequences=sequences,
         kv_dtype=kv_dtype,
         activations=mode,
-        threads=arguments.threads,
+        threads=report.threads,
         step_rows=max(8, *points.batch, 1),
     )
     progress.phase("load again")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from farthing.cli.options import (
@@ -15,13 +14,12 @@ from farthing.cli.options import (
     load_engine,
     sampling_of,
 )
-from farthing.cli.process import say
+from farthing.cli.process import interrupts_call, say
 from farthing.cli.terminal import write
 from farthing.core import RequestError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
 
     from farthing.core import SamplingParams
     from farthing.engine.completion import Completion
@@ -57,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     sampling = sampling_of(arguments)
     system = None if arguments.system is None else checked_text(arguments.system, "--system")
-    with load_engine(arguments) as engine:
+    with load_engine(arguments, slots=1) as engine:
         if engine.chat_template is None:
             raise UnsupportedModelError(
                 f"{arguments.model} has no chat template, so it cannot hold a conversation: "
@@ -69,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             say("\n".join(load_lines(engine)))
             say("Ctrl-C ends an answer, /help lists commands, Ctrl-D leaves.")
         conversation = Conversation(engine, sampling, system, arguments.quiet)
-        with _interrupts(conversation.interrupt):
+        with interrupts_call(conversation.interrupt):
             while (line := _read_line()) is not None:
                 if not conversation.take(line):
                     break
@@ -146,16 +144,6 @@ class Conversation:
             say(figures(completion))
 
 
-@contextmanager
-def _interrupts(handler: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, Ctrl-C calls `handler` and does nothing else."""
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: handler())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _leave_line() -> None:
     raise KeyboardInterrupt
 
@@ -168,7 +156,7 @@ def _read_line() -> str | None:
             import readline  # noqa: F401
     while True:
         try:
-            with _interrupts(_leave_line):
+            with interrupts_call(_leave_line):
                 return input(_PROMPT if sys.stdin.isatty() else "")
         except EOFError:
             return None

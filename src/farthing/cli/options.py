@@ -131,12 +131,27 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
     add_backend_options(group)
 
 
+def add_sharing(parser: argparse._ActionsContainer) -> None:
+    """What texts that run at once share."""
+    parser.add_argument(
+        "--slots", type=positive, metavar="N", help="most texts that run at once (default 32)"
+    )
+    parser.add_argument(
+        "--cache-tokens",
+        type=positive,
+        metavar="N",
+        help="tokens in the cache, all texts together (default: as many as the context)",
+    )
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
     """What is told besides the answer."""
     group = parser.add_argument_group("output")
-    group.add_argument("--quiet", action="store_true", help="no load report and no figures")
+    group.add_argument("--quiet", action="store_true", help="no load report, progress or figures")
     group.add_argument(
-        "--json", action="store_true", help="one JSON object with the answer and every figure"
+        "--json",
+        action="store_true",
+        help="one JSON object with every figure and the answer, if it is one",
     )
 
 
@@ -154,8 +169,13 @@ def sampling_of(arguments: argparse.Namespace) -> SamplingParams:
     )
 
 
-def load_engine(arguments: argparse.Namespace) -> Engine:
-    """Loads the model that the flags of `add_model` and `add_loading` describe, with progress."""
+def load_engine(
+    arguments: argparse.Namespace, *, slots: int | None, cache_tokens: int | None = None
+) -> Engine:
+    """Loads the model that the flags of `add_model` and `add_loading` describe, with progress.
+
+    `slots` and `cache_tokens` are as in `Engine.load`.
+    """
     from farthing.cli.progress import terminal_progress
     from farthing.engine.engine import Engine
 
@@ -166,5 +186,7 @@ def load_engine(arguments: argparse.Namespace) -> Engine:
             kv_dtype=arguments.kv_dtype,
             activations=arguments.activations,
             context_length=arguments.context,
+            slots=slots,
+            cache_tokens=cache_tokens,
             progress=progress,
         )

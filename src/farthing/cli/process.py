@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from farthing.cli.terminal import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -86,3 +86,16 @@ def interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def interrupts_call(handler: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, Ctrl-C calls `handler` and does nothing else."""
+    if threading.current_thread() is not threading.main_thread():  # may not set any
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: handler())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

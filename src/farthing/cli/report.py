@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from farthing.engine.completion import Completion
+    from farthing.engine.completion import Completion, Usage
     from farthing.engine.engine import Engine
 
 
@@ -27,13 +27,21 @@ def load_lines(engine: Engine) -> list[str]:
     head = f"{report.model}: {report.architecture}, {report.parameters / 1e6:,.1f}M parameters"
     threads = f"{report.threads} thread{'s' if report.threads > 1 else ''}"
     context = f"{report.context_length} of the model's {report.model_context_length}"
-    return [
+    cache = f"{report.kv_dtype} cache of {report.cache_tokens} tokens"
+    slots = f"{report.slots} slot{'s' if report.slots > 1 else ''}"
+    lines = [
         f"{head}, {report.path}",
         f"  loaded in {report.seconds:.2f} s ({phases})",
         f"  memory {total / 1e6:,.1f} MB ({memory})",
         f"  tensors {formats}",
-        f"  context {context}, cache {report.kv_dtype}, {report.isa}, {threads}",
+        f"  context {context}, {cache}, {slots}, {report.isa}, {threads}",
     ]
+    if report.threads_asked > report.threads:
+        cores = f"{report.threads} core{'s' if report.threads > 1 else ''}"
+        lines.append(
+            f"  {report.threads_asked} threads asked, {cores} usable: {report.threads} run"
+        )
+    return lines
 
 
 def figures(completion: Completion) -> str:
@@ -49,6 +57,21 @@ def figures(completion: Completion) -> str:
     )
 
 
+def engine_facts(engine: Engine) -> dict[str, Any]:
+    """What every JSON carries, and the load report; nothing where an engine was not loaded."""
+    from dataclasses import asdict
+
+    from farthing.lab.facts import facts
+
+    report = engine.report
+    if report is None:
+        return {}
+    return {
+        **facts(report.model, report.path, report.threads, report.isa),
+        "load": {**asdict(report), "path": str(report.path)},
+    }
+
+
 def completion_facts(completion: Completion) -> dict[str, Any]:
     """A completion as JSON has it."""
     usage, timing = completion.usage, completion.timing
@@ -57,17 +80,23 @@ def completion_facts(completion: Completion) -> dict[str, Any]:
         "text": completion.text,
         "token_ids": list(completion.token_ids),
         "finish_reason": completion.finish_reason,
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.total_tokens,
-        },
+        "usage": usage_facts(usage),
         "timing": {
             "prefill_seconds": timing.prefill_seconds,
             "decode_seconds": timing.decode_seconds,
             "native_seconds": timing.native_seconds,
             "python_share": timing.python_share,
         },
+    }
+
+
+def usage_facts(usage: Usage) -> dict[str, int]:
+    """Tokens read and written as JSON has them."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
     }
 
 

@@ -1,4 +1,4 @@
-"""What the engine hands to a caller: deltas while a text grows, and the completion it became."""
+"""What the engine hands to a caller: deltas, the completion they became, and what it is doing."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from farthing.engine.prefix import Miss
+    from farthing.engine.scheduler import Counters
     from farthing.engine.sequence import FinishReason, TokenLogprob
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens read and tokens written; an ending token counts as written."""
+    """Tokens read and tokens written; an ending token counts as written.
+
+    `cached_tokens` of the prompt needed no computing: the cache had them.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -28,12 +34,15 @@ class Timing:
 
     `prefill_seconds` is from the request to its first token, waiting included; `decode_seconds`
     from there to its last. `native_seconds` is the part of both in which the backend was computing,
-    for this request or for others in the same steps.
+    for this request or for others in the same steps; `machine_seconds` is this request's share of
+    those steps (see `charge.py`), `queue_seconds` what passed before the first of them.
     """
 
     prefill_seconds: float
     decode_seconds: float
     native_seconds: float
+    queue_seconds: float = 0.0
+    machine_seconds: float = 0.0
 
     @property
     def python_share(self) -> float:
@@ -44,9 +53,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Delta:
-    """What one step added to a text: often one token, and no text while a character is half there.
+    """What has been added to a text since the delta before: for a reader who keeps up, one token.
 
-    `finish_reason` is set on the last delta only.
+    `text` is empty while a character or a stop string is half there. `finish_reason` is set on the
+    last delta only, which may have no token.
     """
 
     text: str
@@ -61,7 +71,9 @@ class Completion:
 
     `token_ids` has an ending token where there was one, `text` has not, nor a stop string.
     `finish_reason` is "stop" (ending token or stop string), "length" (`max_tokens` or the context),
-    or "cancelled" when its stream was closed early. `seed` repeats the text, drawn or given.
+    "cancelled" when its stream or its engine was closed early, "timeout", "error", or None while
+    the text grows. `seed` repeats the text, drawn or given. `miss` says where the cache ended for
+    the prompt, and why; None before the prompt was looked up, and where nothing is shared.
     """
 
     text: str
@@ -71,3 +83,26 @@ class Completion:
     usage: Usage
     seed: int
     timing: Timing
+    miss: Miss | None = None
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """What an engine is doing, all at one moment between two steps.
+
+    `running` texts hold blocks or may take them, `waiting` ones were preempted or have not begun;
+    `held_back` of these found no slot or no room when the last step was planned. `queued_tokens`
+    are those of prompts whose answers have not begun. Free, cached and held blocks are all there
+    are. `native_seconds` were spent computing `steps` steps.
+    """
+
+    running: int
+    waiting: int
+    held_back: int
+    queued_tokens: int
+    free_blocks: int
+    cached_blocks: int
+    held_blocks: int
+    steps: int
+    native_seconds: float
+    counters: Counters

@@ -1,53 +1,56 @@
 """The engine: prompts in, texts out, many at once.
 
-Whoever wants the next piece of a text, and finds none ready, runs one step for everybody: so
-threads that generate side by side share their steps, and nothing runs when nobody waits.
+What is slow and concerns one request alone, such as encoding its prompt, is done by the thread that
+asks; the steps are run for all by a thread of their own (`loop.py`).
 """
 
 from __future__ import annotations
 
-import os
-import threading
+import math
 from collections import deque
+from dataclasses import replace
 from itertools import count
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast, overload
-from weakref import WeakValueDictionary
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, overload
+from weakref import finalize
 
-import numpy as np
-
-from farthing.core import FarthingError, Request, RequestError, SamplingParams
-from farthing.engine.sampler import sample
-from farthing.engine.scheduler import Limits, Scheduler
-from farthing.engine.stream import Stream
+from farthing.core import Request, RequestError, SamplingParams
+from farthing.engine.answer import Answer
+from farthing.engine.charge import pace_of
+from farthing.engine.completion import EngineStats
+from farthing.engine.limits import Limits, Policy, refuse_impossible
+from farthing.engine.loop import Loop
+from farthing.engine.prompts import encode, is_list_of_prompts
+from farthing.engine.scheduler import Scheduler
+from farthing.engine.stream import Stream, interleaved
 from farthing.text.stream import StreamDecoder
 
 if TYPE_CHECKING:
-    from collections import abc
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterator, Mapping
 
     from farthing.backends import Backend
     from farthing.core import ActivationMode, KVDtype
-    from farthing.engine.completion import Completion
+    from farthing.engine.charge import Pace
+    from farthing.engine.completion import Completion, Delta
     from farthing.engine.load import LoadProgress, LoadReport
-    from farthing.engine.sequence import Sequence
+    from farthing.engine.prefix import PrefixIndex
+    from farthing.engine.prompts import Prompt, Prompts
+    from farthing.engine.store import Restored, Saved
     from farthing.text.chat import ChatTemplate
     from farthing.text.tokenizer import Tokenizer
 
-    Chat = abc.Sequence[Mapping[str, Any]]
-    Prompt = str | abc.Sequence[int] | NDArray[np.integer[Any]] | Chat
-
 _GREEDY = SamplingParams()
+_MOST_CHOICES = 128
 
 
 class Engine:
-    """A loaded model that continues prompts. Safe to call from several threads.
+    """A loaded model that continues prompts. Safe to call from several threads, and from asyncio.
 
     `tokenizer` turns text into token ids and back; `report` says how the model was loaded, where
-    `load` did it.
+    `load` did it. With `queue_tokens`, `stream` and `submit` raise `BusyError` rather than let more
+    tokens of prompts wait, except for a prompt that finds none waiting. FARTHING_CHECK=1 in the
+    environment checks the ownership of every block after every step.
     """
 
     def __init__(
@@ -57,22 +60,22 @@ class Engine:
         chat_template: ChatTemplate | None = None,
         *,
         report: LoadReport | None = None,
+        policy: Policy | None = None,
+        queue_tokens: int | None = None,
     ) -> None:
+        if queue_tokens is not None and (type(queue_tokens) is not int or queue_tokens < 1):
+            raise RequestError(
+                f"queue_tokens must be a whole number from 1, not {queue_tokens!r:.40}"
+            )
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.report = report
-        self.native_seconds = 0.0
-        self.steps = 0
-        limits = limits_of(backend)
-        self._backend: Backend | None = backend
-        self._scheduler = Scheduler(limits, frozenset(tokenizer.eos_ids))
-        self._streams: WeakValueDictionary[Sequence, Stream] = WeakValueDictionary()
-        # Held while a step runs, and by whoever changes the scheduler's state. Nobody waits for it
-        # to abandon a sequence: whoever holds it ends those that were abandoned meanwhile.
-        self._lock = threading.Lock()
-        self._abandoned: deque[Sequence] = deque()
+        self._limits = limits_of(backend)
+        self._backend = backend
+        scheduler = Scheduler(self._limits, frozenset(tokenizer.eos_ids), policy)
+        self._loop = Loop(backend, scheduler, queue_tokens)
         self._ids = count()
-        self._process = os.getpid()
+        finalize(self, self._loop.drop).atexit = False
 
     @classmethod
     def load(
@@ -84,15 +87,22 @@ class Engine:
         activations: ActivationMode | str | None = None,
         context_length: int | None = None,
         sequences: int = 1,
+        cache_tokens: int | None = None,
+        slots: int | None = None,
+        latency_target: float | None = Policy.latency_target,
+        sharing: bool = Policy.sharing,
+        weights: Mapping[str, float] | None = None,
+        queue_tokens: int | None = None,
         progress: LoadProgress | None = None,
     ) -> Engine:
         """Loads a model by path, folder, hub id or catalog name; see `farthing.engine.load`.
 
-        `context_length` is the model's own unless given, `sequences` how many texts of that length
-        the cache holds (more run at once where they are shorter), `threads` one for each core that
-        this process may use. Raises `FileFormatError` or `UnsupportedModelError` for the file,
-        `DownloadError` when it cannot be fetched, `DoesNotFitError` when the memory does not
-        suffice, before any is taken.
+        `context_length` is the model's own unless given. The cache holds `cache_tokens` positions,
+        or `sequences` texts of that length; at most `slots` run at once. `latency_target`,
+        `sharing` and `weights` are as in `Policy`, `queue_tokens` as in `Engine`. `threads` is one
+        for each core that this process may use. Raises `FileFormatError` or
+        `UnsupportedModelError` for the file, `DownloadError` when it cannot be fetched,
+        `DoesNotFitError` when the memory does not suffice, before any is taken.
         """
         from farthing.engine.load import load
 
@@ -103,26 +113,80 @@ class Engine:
             activations=activations,
             context_length=context_length,
             sequences=sequences,
+            cache_tokens=cache_tokens,
+            slots=slots,
+            latency_target=latency_target,
+            sharing=sharing,
+            weights=weights,
+            queue_tokens=queue_tokens,
             progress=progress,
         )
 
     @property
     def context_length(self) -> int:
         """The most tokens that a prompt and its answer may have together."""
-        return self._scheduler.limits.context_length
+        return self._limits.context_length
+
+    @property
+    def most_tokens(self) -> int:
+        """As `context_length`, where the cache is no smaller: what fits into it."""
+        return self._limits.room
+
+    @property
+    def slots(self) -> int:
+        """How many texts run at once, at most."""
+        return self._loop.scheduler.slots
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """What the bits of a text depend on but its prompt and sampling, by name.
+
+        Reads all weights the first time, which must be before the engine is closed.
+        """
+        return self._backend.identity
+
+    @property
+    def steps(self) -> int:
+        """How many steps the backend has run."""
+        return self._loop.steps
+
+    @property
+    def native_seconds(self) -> float:
+        """The seconds that these steps took in the backend."""
+        return self._loop.native_seconds
 
     @property
     def idle(self) -> bool:
-        """Whether no text is waiting or running, and so no block is held."""
-        with self._lock:
-            self._end_abandoned()
-            return not self._scheduler.waiting and not self._scheduler.running
+        """Whether every text has ended, and so no block is held."""
+        return not self._loop.unfinished
+
+    def stats(self) -> EngineStats:
+        """What the engine is doing; waits for no step."""
+        loop = self._loop
+        loop.refuse_fork()
+        with loop.state:
+            pool = loop.scheduler.pool
+            running = len(loop.scheduler.running)
+            return EngineStats(
+                running=running,
+                waiting=loop.unfinished - running,
+                held_back=loop.scheduler.held_back,
+                queued_tokens=loop.queued_tokens,
+                free_blocks=pool.free,
+                cached_blocks=pool.cached,
+                held_blocks=pool.held,
+                steps=loop.steps,
+                native_seconds=loop.native_seconds,
+                counters=replace(loop.scheduler.counters),
+            )
+
+    def pace(self, running: int, context: int) -> Pace:
+        """How fast it goes with `running` texts that have `context` tokens in all."""
+        return pace_of(self._loop.scheduler, running, context)
 
     @overload
     def generate(
-        self,
-        prompt: list[str] | list[list[int]] | list[list[dict[str, Any]]],
-        sampling: SamplingParams | None = None,
+        self, prompt: Prompts, sampling: SamplingParams | None = None
     ) -> list[Completion]: ...
 
     @overload
@@ -132,76 +196,135 @@ class Engine:
         """Continues a prompt: a string, token ids, or a chat; a list of these gives a list.
 
         A chat is a list of {"role": ..., "content": ...}. The prompts of a list run together; each
-        text is what it would be alone, to the bit. Raises `RequestError` when one of them cannot be
-        served as asked, and then none is.
+        text is what it would be alone, to the bit. Waits for its turn where many tokens wait.
+        Raises `RequestError` when one of them cannot be served as asked, and then none is.
         """
-        several = _is_list_of_prompts(prompt)
-        streams: list[Stream] = []
+        several = is_list_of_prompts(prompt)
+        prompts = prompt if several else [prompt]
+        answers = [self._answer(self._request(each, sampling)) for each in prompts]
+        streams = [Stream(answer, self._loop, self) for answer in answers]
         try:
-            # One by one, so that those before a bad one are closed again.
-            streams.extend(
-                self.stream(each, sampling) for each in (prompt if several else [prompt])
-            )
-            for stream in streams:
-                for _ in stream:
-                    pass
-            completions = [stream.completion for stream in streams]
+            waiting = deque(answers)
+            while waiting:
+                self._loop.feed(waiting, wait=True)
+            completions = [stream.result() for stream in streams]
         finally:
             for stream in streams:
                 stream.close()
         return completions if several else completions[0]
 
-    def stream(self, prompt: Prompt, sampling: SamplingParams | None = None) -> Stream:
-        """Continues a prompt, delta by delta; raises `RequestError` at once, not at the first."""
-        sampling = _GREEDY if sampling is None else sampling
-        if not isinstance(sampling, SamplingParams):
-            raise RequestError(f"sampling must be SamplingParams, not {sampling!r:.40}")
-        if os.getpid() != self._process:
-            # The backend's threads are not in this process, and would be waited for for ever.
-            raise RequestError("the engine was loaded before a fork: load the model in the child")
-        request = Request(str(next(self._ids)), tuple(self.encode(prompt)), sampling)
-        decoder = StreamDecoder(self.tokenizer, () if sampling.min_tokens else sampling.stop)
-        with self._lock:
-            self._end_abandoned()
-            if self._backend is None:
-                raise RequestError("the engine is closed: load the model again")
-            sequence = self._scheduler.submit(request)
-            stream = Stream(sequence, decoder, self._advance, self._abandon, self.native_seconds)
-            self._streams[sequence] = stream
-        return stream
+    @overload
+    def stream(
+        self,
+        prompt: Prompts,
+        sampling: SamplingParams | None = None,
+        *,
+        key: str = "",
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[tuple[int, Delta]]: ...
+
+    @overload
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        key: str = "",
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Stream: ...
+
+    def stream(
+        self,
+        prompt: Any,
+        sampling: SamplingParams | None = None,
+        *,
+        key: str = "",
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Any:
+        """Continues a prompt, delta by delta; raises `RequestError` at once, not at the first.
+
+        A list of prompts gives an iterator of (index, delta) in the order in which they come; it
+        submits its prompts as there is room for them. For the rest see `submit`.
+        """
+        if not is_list_of_prompts(prompt):
+            return self.submit(prompt, sampling, key=key, priority=priority, timeout=timeout)[0]
+        deadline = _deadline(timeout)
+        waiting = deque(
+            self._answer(self._request(each, sampling, key, priority), deadline=deadline)
+            for each in prompt
+        )
+        streams = {index: Stream(each, self._loop, self) for index, each in enumerate(waiting)}
+        self._loop.feed(waiting, wait=False)
+        return interleaved(streams, waiting, self._loop)
+
+    def submit(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        *,
+        n: int = 1,
+        key: str = "",
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> list[Stream]:
+        """Queues `n` answers to a prompt; waits for none, so asyncio may call it.
+
+        Answer i is sampled with choice index i, all with one seed: it is what it would be alone.
+        `key` names the caller, for fairness and for what of the cache it may find; a higher
+        `priority` goes first. After `timeout` seconds an answer ends as it is, with finish reason
+        "timeout". Raises `RequestError` when the request cannot be served as asked, `BusyError`
+        when too many wait.
+        """
+        if type(n) is not int or not 1 <= n <= _MOST_CHOICES:
+            raise RequestError(f"n must be a whole number from 1 to {_MOST_CHOICES}, not {n!r:.40}")
+        deadline = _deadline(timeout)
+        request = self._request(prompt, sampling, key, priority)
+        answers = [self._answer(request, deadline=deadline)]
+        answers += [
+            self._answer(replace(request, choice=choice), fork_of=answers[0], deadline=deadline)
+            for choice in range(1, n)
+        ]
+        streams = [Stream(answer, self._loop, self) for answer in answers]
+        self._loop.submit(answers)
+        return streams
+
+    def check(self, prompt: Prompt, sampling: SamplingParams | None = None) -> None:
+        """Raises the `RequestError` that asking for an answer would raise, and asks for none."""
+        self._request(prompt, sampling)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt: a string gets the model's first token, a chat its template."""
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt, most_tokens=self.context_length)
-        if isinstance(prompt, np.ndarray):
-            prompt = prompt.tolist()
-        if not isinstance(prompt, list | tuple):
-            raise RequestError(
-                f"a prompt is a string, token ids or a chat, not {type(prompt).__name__}"
-            )
-        if prompt and all(hasattr(message, "keys") for message in prompt):
-            if self.chat_template is None:
-                raise RequestError(
-                    "this model has no chat template: give the prompt as a string, or take a model "
-                    "that was trained for chat"
-                )
-            return self.chat_template.encode(cast("Chat", prompt), most_tokens=self.context_length)
-        ids = [
-            int(token) for token in prompt if type(token) is int or isinstance(token, np.integer)
-        ]
-        if len(ids) != len(prompt):
-            raise RequestError("a prompt of token ids holds whole numbers only")
-        return ids
+        return encode(prompt, self.tokenizer, self.chat_template, self.context_length)
 
-    def close(self) -> None:
-        """Ends all texts and gives back the model's memory and threads."""
-        with self._lock:
-            for sequence in (*self._scheduler.waiting, *self._scheduler.running):
-                self._scheduler.end(sequence, "cancelled")
-            backend, self._backend = self._backend, None
-            if backend is not None:
-                backend.close()
+    def save_cache(self, path: str | Path, limit_bytes: int) -> Saved:
+        """Saves what the prefix index knows, used last first, in a file of at most `limit_bytes`.
+
+        Texts pause meanwhile. Raises `FarthingError` when it cannot be saved; see `store.py`.
+        """
+        from farthing.engine.store import save
+
+        return self._loop.between_steps(
+            lambda scheduler, backend: save(Path(path), _index(scheduler), backend, limit_bytes)
+        )
+
+    def restore_cache(self, path: str | Path) -> Restored:
+        """Takes what `save_cache` saved into free blocks; the result says what was not, and why."""
+        from farthing.engine.store import restore
+
+        return self._loop.between_steps(
+            lambda scheduler, backend: restore(Path(path), _index(scheduler), backend)
+        )
+
+    def close(self, drain_seconds: float = 0.0) -> None:
+        """Ends all texts and gives back the model's memory and threads.
+
+        Refuses new ones at once; those that were accepted have `drain_seconds` to finish, and what
+        is left is cancelled. May be called again, also meanwhile, to shorten that time.
+        """
+        self._loop.close(drain_seconds)
 
     def __enter__(self) -> Engine:
         return self
@@ -209,50 +332,28 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _advance(self, stream: Stream) -> None:
-        """Runs a step, unless the stream has a delta or an end by the time it may."""
-        with self._lock:
-            self._end_abandoned()
-            if stream.waits:
-                self._step()
-        self._settle()
+    def _request(
+        self, prompt: Prompt, sampling: SamplingParams | None, key: str = "", priority: int = 0
+    ) -> Request:
+        """Raises `RequestError` for what could never be served."""
+        sampling = _GREEDY if sampling is None else sampling
+        if not isinstance(sampling, SamplingParams):
+            raise RequestError(f"sampling must be SamplingParams, not {sampling!r:.40}")
+        if not isinstance(key, str):
+            raise RequestError(f"key must be a string, not {key!r:.40}")
+        if type(priority) is not int:
+            raise RequestError(f"priority must be a whole number, not {priority!r:.40}")
+        ids = tuple(self.encode(prompt))
+        request = Request(str(next(self._ids)), ids, sampling, key=key, priority=priority)
+        refuse_impossible(request, self._limits)
+        return request
 
-    def _step(self) -> None:
-        backend, plan = self._backend, self._scheduler.schedule()
-        if backend is None or plan is None:
-            raise RuntimeError("a text waits for a step, and there is none to run")
-        started = perf_counter()
-        result = backend.run(plan)
-        now = perf_counter()
-        self.native_seconds += now - started
-        self.steps += 1
-        if not backend.samples and plan.sampling is not None and result.logits is not None:
-            result = sample(result.logits, plan.sampling)
-            if (result.tokens < 0).any():
-                raise FarthingError(
-                    "no token can be chosen: the model's scores are not numbers. The model file is "
-                    "damaged, or its weights overflow: fetch it again"
-                )
-        for sequence in self._scheduler.commit(result):
-            stream = self._streams.get(sequence)
-            if stream is not None:
-                stream.take(self._scheduler, now, self.native_seconds)
-
-    def _abandon(self, sequence: Sequence) -> None:
-        self._abandoned.append(sequence)
-        self._settle()
-
-    def _settle(self) -> None:
-        """Ends what is abandoned, unless somebody holds the lock, who then does it afterwards."""
-        while self._abandoned and self._lock.acquire(blocking=False):
-            try:
-                self._end_abandoned()
-            finally:
-                self._lock.release()
-
-    def _end_abandoned(self) -> None:
-        while self._abandoned:
-            self._scheduler.end(self._abandoned.popleft(), "cancelled")
+    def _answer(
+        self, request: Request, *, fork_of: Answer | None = None, deadline: float = math.inf
+    ) -> Answer:
+        sampling = request.sampling
+        decoder = StreamDecoder(self.tokenizer, () if sampling.min_tokens else sampling.stop)
+        return Answer(request, decoder, fork_of=fork_of, deadline=deadline)
 
 
 def limits_of(backend: Backend) -> Limits:
@@ -266,6 +367,16 @@ def limits_of(backend: Backend) -> Limits:
     )
 
 
-def _is_list_of_prompts(prompt: object) -> bool:
-    """Whether it is a list of strings, of lists or of chats; a chat is a list of mappings."""
-    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list | tuple)
+def _index(scheduler: Scheduler) -> PrefixIndex:
+    if scheduler.index is None:
+        raise RequestError("nothing of the cache is shared, so none is saved: load with sharing")
+    return scheduler.index
+
+
+def _deadline(timeout: float | None) -> float:
+    """In seconds of `time.monotonic`, for a timeout that begins now."""
+    if timeout is None:
+        return math.inf
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise RequestError(f"timeout must be seconds above 0, not {timeout!r:.40}")
+    return monotonic() + timeout

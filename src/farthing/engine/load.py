@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from farthing.core import ActivationMode, DoesNotFitError, KVDtype, RequestError
 from farthing.engine.engine import Engine
+from farthing.engine.limits import Policy
 from farthing.files.catalog import resolve
 from farthing.files.checkpoint import open_checkpoint
 from farthing.files.progress import Progress
@@ -20,7 +21,7 @@ from farthing.plan.machine import usable_cores
 from farthing.plan.memory import plan_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from enum import Enum
     from pathlib import Path
     from typing import TypeVar
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from farthing.text.tokenizer import Tokenizer
 
     Choice = TypeVar("Choice", bound=Enum)
-
-_MOST_THREADS = 64
-"""More than these, and than four for each core, would only wait for each other."""
 
 
 class LoadProgress(Progress):
@@ -51,6 +49,8 @@ class LoadReport:
     `phases` are seconds by name, in order; "tokenizer" runs beside "pack". `memory` is bytes by
     kind. `formats` counts the weight tensors by stored format; `computed` says for each of these
     what it is multiplied as: "Q4_1 x int8" is the packed format and the activations' mode.
+    `cache_tokens` positions are shared by at most `slots` texts at once. `threads` run, of the
+    `threads_asked` for.
     """
 
     model: str
@@ -59,9 +59,11 @@ class LoadReport:
     parameters: int
     model_context_length: int
     context_length: int
-    sequences: int
+    cache_tokens: int
+    slots: int
     kv_dtype: str
     threads: int
+    threads_asked: int
     isa: str
     seconds: float
     phases: Mapping[str, float]
@@ -98,22 +100,34 @@ def load(
     activations: ActivationMode | str | None = None,
     context_length: int | None = None,
     sequences: int = 1,
+    cache_tokens: int | None = None,
+    slots: int | None = None,
+    latency_target: float | None = Policy.latency_target,
+    sharing: bool = Policy.sharing,
+    weights: Mapping[str, float] | None = None,
+    queue_tokens: int | None = None,
     progress: LoadProgress | None = None,
+    planner: Callable[..., MemoryPlan] = plan_memory,
 ) -> Engine:
-    """What `Engine.load` does; see there."""
+    """What `Engine.load` does; see there.
+
+    `planner` is asked as `plan_memory` is, and may choose the sizes that nobody gave.
+    """
     cache = _choice(KVDtype, "kv_dtype", kv_dtype)
     mode = None if activations is None else _choice(ActivationMode, "activations", activations)
     for name, number in (
         ("threads", threads),
         ("context_length", context_length),
         ("sequences", sequences),
+        ("cache_tokens", cache_tokens),
+        ("slots", slots),
+        ("queue_tokens", queue_tokens),
     ):
         if number is not None and type(number) is not int:
             raise RequestError(f"{name} must be a whole number, not {number!r:.40}")
+    policy = Policy(latency_target, sharing, {} if weights is None else weights, slots)
     cores = usable_cores()
-    most = max(_MOST_THREADS, 4 * cores)
-    if threads is not None and threads > most:
-        raise RequestError(f"threads must be at most {most} on {cores} cores, not {threads}")
+    asked = cores if threads is None else threads
     progress = LoadProgress() if progress is None else progress
     clock = _Clock(progress)
     with clock.phase("find"):
@@ -122,16 +136,18 @@ def load(
         checkpoint = open_checkpoint(path)
         loaded = load_model(checkpoint)
     with clock.phase("plan"):
-        plan = plan_memory(
+        plan = planner(
             loaded,
             context_length=context_length,
             sequences=sequences,
+            cache_tokens=cache_tokens,
+            slots=slots,
             kv_dtype=cache,
             activations=mode,
-            threads=threads,
+            threads=min(asked, cores),
         )
     try:
-        return _allocated(path, checkpoint, loaded, plan, clock)
+        return _allocated(path, checkpoint, loaded, plan, policy, queue_tokens, asked, clock)
     except MemoryError as error:
         raise DoesNotFitError(
             "this process may not take the memory that the machine has: raise its limit (ulimit "
@@ -140,7 +156,14 @@ def load(
 
 
 def _allocated(
-    path: Path, checkpoint: Checkpoint, loaded: Model, plan: MemoryPlan, clock: _Clock
+    path: Path,
+    checkpoint: Checkpoint,
+    loaded: Model,
+    plan: MemoryPlan,
+    policy: Policy,
+    queue_tokens: int | None,
+    threads_asked: int,
+    clock: _Clock,
 ) -> Engine:
     """What of a load takes memory and time."""
     reading = _TextParts(checkpoint)
@@ -160,8 +183,15 @@ def _allocated(
     except BaseException:
         backend.close()
         raise
-    report = _report(path, loaded, plan, backend.tier, clock)
-    return Engine(backend, tokenizer, chat_template, report=report)
+    report = _report(path, loaded, plan, threads_asked, backend.tier, clock)
+    return Engine(
+        backend,
+        tokenizer,
+        chat_template,
+        report=report,
+        policy=policy,
+        queue_tokens=queue_tokens,
+    )
 
 
 class _TextParts(Thread):
@@ -200,7 +230,9 @@ class _TextParts(Thread):
         return self._parts
 
 
-def _report(path: Path, model: Model, plan: MemoryPlan, isa: str, clock: _Clock) -> LoadReport:
+def _report(
+    path: Path, model: Model, plan: MemoryPlan, threads_asked: int, isa: str, clock: _Clock
+) -> LoadReport:
     packed = {place.stored: place.packed for place in plan.weights.values() if place.packed}
     return LoadReport(
         model=model.name,
@@ -209,9 +241,11 @@ def _report(path: Path, model: Model, plan: MemoryPlan, isa: str, clock: _Clock)
         parameters=sum(prod(weight.shape) for weight in model.program.weights.values()),
         model_context_length=model.config.context_length,
         context_length=plan.context_length,
-        sequences=plan.sequences,
+        cache_tokens=plan.cache_tokens,
+        slots=plan.slots,
         kv_dtype=plan.kv_dtype.value,
         threads=plan.threads,
+        threads_asked=threads_asked,
         isa=isa,
         seconds=clock.seconds,
         phases=dict(clock.phases),

@@ -41,12 +41,13 @@ class Adjustments:
         self._count = np.zeros(16, np.int32)
         self._banned = {token: sampling.logit_bias.get(token, 0.0) for token in banned}
         for token, bias in sampling.logit_bias.items():
-            self._bias[self._slot(token)] = bias
+            self._set_bias(token, bias)
         for token in self._banned:
-            self._bias[self._slot(token)] = -np.inf
+            self._set_bias(token, -np.inf)
         if sampling.repetition_penalty != 1.0:
             for token in prompt:
-                self._seen[self._slot(token)] = 1
+                slot = self._slot(token)
+                self._seen[slot] = 1
 
     def add_output(self, token: int) -> None:
         """Counts one more token of the output."""
@@ -58,7 +59,7 @@ class Adjustments:
     def lift_ban(self) -> None:
         """Gives the banned ids back the bias they would have had."""
         for token, bias in self._banned.items():
-            self._bias[self._slot(token)] = bias
+            self._set_bias(token, bias)
         self._banned = {}
 
     def view(
@@ -68,7 +69,12 @@ class Adjustments:
         used = len(self._slots)
         return self._ids[:used], self._bias[:used], self._seen[:used], self._count[:used]
 
+    def _set_bias(self, token: int, bias: float) -> None:
+        slot = self._slot(token)
+        self._bias[slot] = bias
+
     def _slot(self, token: int) -> int:
+        """The token's place in the arrays; a new one may make other arrays of them."""
         slot = self._slots.get(token)
         if slot is None:
             slot = self._slots[token] = len(self._slots)

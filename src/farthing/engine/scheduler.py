@@ -4,89 +4,129 @@ A sequence knows its prompt and what has been sampled; a step computes some of t
 prompt, a chunk of one and a decoded token differ in length alone. A step whose chunk reaches the
 last known token wants that token's row, and `commit` appends what was sampled from it.
 
-First come, first served, and nobody overtakes: a waiting request is admitted once the blocks of its
-whole need, prompt and `max_tokens`, are neither held nor promised. So nothing that runs can run out
-of blocks. Imports no backend.
+    submit --> waiting --admitted--> running --> ended
+                  ^                     |
+                  +------preempted------+     its blocks are needed by an older one
+
+What is computed once is not computed again while its blocks last: a sequence takes from the prefix
+index what begins like it, and waits for what another is about to compute. Imports no backend.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import logging
+from bisect import insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from farthing.core import RequestError, StepPlan
+from farthing.core import BLOCK_TOKENS
+from farthing.engine.budget import share_out
+from farthing.engine.cost import StepCost
 from farthing.engine.kv import BlockPool, blocks_for
-from farthing.engine.rows import FixedRows
+from farthing.engine.limits import Policy, refuse_impossible
+from farthing.engine.reuse import Reuse
 from farthing.engine.sequence import Sequence
+from farthing.engine.step import Step, StepWriter
+from farthing.engine.waiting import WaitingLine
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Sequence as ListOf
 
-    from farthing.core import Request, SamplingRows, StepResult
+    from farthing.core import FarthingError, Request, StepPlan, StepResult
+    from farthing.engine.cost import StepShape
+    from farthing.engine.limits import Limits
+    from farthing.engine.prefix import PrefixIndex
     from farthing.engine.sequence import FinishReason
 
+_log = logging.getLogger(__name__)
 
-@dataclass(frozen=True)
-class Limits:
-    """What a step and a sequence may hold; a backend states most of it.
 
-    `context_length` counts a sequence's prompt and output together.
+@dataclass
+class Counters:
+    """Tokens and events since the start; they only grow.
+
+    `prompt_tokens` are those of admitted prompts, of which `reused_tokens` came from the cache.
+    `recomputed_tokens` were computed before, and lost when their sequence was preempted.
     """
 
-    total_blocks: int
-    context_length: int
-    step_tokens: int
-    step_rows: int
-    vocabulary_size: int
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
 
 
 class Scheduler:
     """Requests in, step plans out; a step's result moves the state forward.
 
     Used by one thread at a time. `schedule` may be called again before `commit`: a plan that was
-    never run, or whose run failed, is planned anew.
+    never run is planned anew. Whoever runs the steps tells `cost` how long each took.
     """
 
-    def __init__(self, limits: Limits, eos_ids: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        eos_ids: frozenset[int] = frozenset(),
+        policy: Policy | None = None,
+    ) -> None:
+        policy = Policy() if policy is None else policy
         self.limits = limits
+        self.policy = policy
         self.pool = BlockPool(limits.total_blocks)
+        self.cost = StepCost()
+        self.counters = Counters()
         self._eos_ids = eos_ids
         # Every running sequence can then have one token and one row of any step.
-        self._most_running = min(limits.step_rows, limits.step_tokens)
-        self._waiting: deque[Sequence] = deque()
+        self.slots = min(limits.step_rows, limits.step_tokens, policy.slots or limits.step_rows)
+        self._reuse = Reuse(self.pool, self.counters, sharing=policy.sharing)
+        self._line = WaitingLine(policy.weights)
+        # By falling priority, then by arrival: the last is preempted first, the first never is.
         self._running: list[Sequence] = []
-        # Blocks that running sequences will still take: admitted, not yet held.
-        self._promised = 0
-        self._planned: list[tuple[Sequence, int]] = []
-        self._wanted: list[Sequence] = []
-        self._fixed_for: list[Sequence] = []
-        self._fixed = FixedRows([])
+        self._arrivals = 0
+        self._held_back = 0
+        self._step = Step()
+        self._writer = StepWriter()
 
     @property
     def waiting(self) -> tuple[Sequence, ...]:
-        """The sequences not yet admitted, in order of arrival."""
-        return tuple(self._waiting)
+        """The sequences not admitted, or preempted."""
+        return tuple(self._line)
 
     @property
     def running(self) -> tuple[Sequence, ...]:
-        """The sequences that hold or are promised blocks, in order of admission."""
+        """The sequences that hold blocks or may take them, the one preempted last first."""
         return tuple(self._running)
 
-    def submit(self, request: Request) -> Sequence:
-        """Queues a request. Raises `RequestError` for one that could never be served as asked."""
-        self._refuse_impossible(request)
-        sequence = Sequence(request, self.limits.context_length, self._eos_ids)
-        if sequence.needed_blocks > self.pool.total:
-            raise RequestError(
-                f"the request needs {sequence.needed_blocks} cache blocks (a prompt of "
-                f"{len(request.prompt)} tokens and up to "
-                f"{sequence.most_tokens - len(request.prompt)} more), the cache has "
-                f"{self.pool.total}; ask for fewer tokens or load with room for more"
-            )
-        self._waiting.append(sequence)
+    @property
+    def held_back(self) -> int:
+        """How many waited when a step was planned last: for them was no slot or no room."""
+        return self._held_back
+
+    @property
+    def planned(self) -> ListOf[tuple[Sequence, int]]:
+        """The sequences of the plan made last, and how many tokens each feeds."""
+        return self._step.parts
+
+    @property
+    def index(self) -> PrefixIndex | None:
+        """What the cache holds of known texts; None where nothing is shared."""
+        return self._reuse.index
+
+    @property
+    def shape(self) -> StepShape:
+        """What the plan made last costs by."""
+        return self._step.shape
+
+    def submit(self, request: Request, fork_of: Sequence | None = None) -> Sequence:
+        """Queues a request. Raises `RequestError` for one that could never be served as asked.
+
+        `fork_of` is another choice of the same prompt, submitted before: its cache is shared.
+        """
+        refuse_impossible(request, self.limits)
+        sequence = Sequence(request, self.limits.room, self._eos_ids, self._arrivals, fork_of)
+        self._arrivals += 1
+        self._reuse.prepare(sequence)
+        self._line.push(sequence)
         return sequence
 
     def schedule(self, step_tokens: int | None = None) -> StepPlan | None:
@@ -94,59 +134,40 @@ class Scheduler:
 
         `step_tokens` makes this step smaller than the limits allow.
         """
-        self._admit()
-        self._planned = []
-        self._wanted = []
-        token_ids: list[int] = []
-        positions: list[int] = []
-        starts = [0]
-        rows: list[int] = []
         budget = min(self.limits.step_tokens, step_tokens or self.limits.step_tokens)
-        for sequence in self._running:
-            computed, known = sequence.computed, len(sequence.tokens)
-            end = min(known, computed + budget)
-            if end == computed:
-                break
-            budget -= end - computed
-            token_ids += sequence.tokens[computed:end]
-            positions += range(computed, end)
-            starts.append(len(token_ids))
-            missing = blocks_for(end) - len(sequence.blocks)
-            if missing:
-                sequence.blocks += self.pool.take(missing)
-                self._promised -= missing
-            self._planned.append((sequence, end - computed))
-            if end == known:
-                rows.append(len(token_ids) - 1)
-                self._wanted.append(sequence)
-        if not self._planned:
-            return None
-        return StepPlan(
-            token_ids=np.array(token_ids, np.int32),
-            positions=np.array(positions, np.int32),
-            starts=np.array(starts, np.int32),
-            block_tables=self._tables(),
-            rows=np.array(rows, np.int32),
-            sampling=self._sampling() if rows else None,
-        )
+        while self._line or self._running:
+            before = self.counters.preemptions
+            self._admit()
+            self._plan(budget)
+            if self._step.parts:
+                return self._writer.write(self._step)
+            # The one that was to run was preempted itself. Then another can.
+            if self.counters.preemptions == before:
+                raise RuntimeError("sequences wait for each other: this is a fault of the engine")
+        return None
 
     def commit(self, result: StepResult) -> list[Sequence]:
         """Takes in the result of the plan made last; returns the sequences that gained a token.
 
         A sequence that ended has given its blocks back by then, and its `finish_reason` is set.
         """
-        for sequence, count in self._planned:
-            sequence.computed += count
-        wanted = self._wanted
-        tokens = result.tokens.tolist() if wanted else []
-        for row, (sequence, token) in enumerate(zip(wanted, tokens, strict=True)):
+        step, self._step = self._step, Step()
+        for sequence, count in step.parts:
+            end = sequence.computed + count
+            again = max(0, min(end, sequence.furthest) - sequence.computed)
+            self.counters.recomputed_tokens += again
+            self._line.serve(sequence.request.key, count - again)
+            sequence.computed = end
+            sequence.furthest = max(sequence.furthest, end)
+            self._reuse.offer(sequence)
+        tokens = result.tokens.tolist() if step.wanted else []
+        self.counters.generated_tokens += len(tokens)
+        for row, (sequence, token) in enumerate(zip(step.wanted, tokens, strict=True)):
             sequence.record(result, row)
             sequence.append(token)
             if sequence.finish_reason is not None:
-                self._release(sequence)
-        self._planned = []
-        self._wanted = []
-        return wanted
+                self._stop(sequence)
+        return step.wanted
 
     def end(self, sequence: Sequence, reason: FinishReason) -> None:
         """Ends a sequence between two steps: a stop string was met, or nobody waits for it.
@@ -159,76 +180,128 @@ class Scheduler:
                 sequence.finish_reason = reason
             return
         sequence.finish_reason = reason
-        if sequence in self._waiting:
-            self._waiting.remove(sequence)
+        if sequence.running:
+            self._stop(sequence)
         else:
-            self._release(sequence)
+            self._line.remove(sequence)
+
+    def fail(self, error: FarthingError) -> list[Sequence]:
+        """Ends the sequences of the plan made last, whose step could not be run; returns them.
+
+        What was computed for them in earlier steps stays known.
+        """
+        failed = [sequence for sequence, _ in self._step.parts]
+        self._step = Step()
+        for sequence in failed:
+            sequence.error = error
+            self.end(sequence, "error")
+        return failed
 
     def check(self) -> None:
-        """Raises `ValueError` unless every held block belongs to exactly one running sequence."""
+        """Raises `ValueError` unless every reference to a block is a running sequence's."""
         self.pool.check()
-        tables = [block for sequence in self._running for block in sequence.blocks]
-        needed = sum(sequence.needed_blocks for sequence in self._running)
-        if len(set(tables)) != len(tables) or len(tables) != self.pool.held:
-            raise ValueError(f"{self.pool.held} blocks are held, the tables list {len(tables)}")
-        if needed != len(tables) + self._promised or needed > self.pool.total:
-            raise ValueError(f"{needed} blocks are needed, {self._promised} are promised")
+        self._reuse.check(self._running)
+        references = [0] * self.pool.total
+        for sequence in self._running:
+            for block in sequence.blocks:
+                references[block] += 1
+        wrong = [
+            block for block, count in enumerate(references) if count != self.pool.references(block)
+        ]
+        if wrong:
+            raise ValueError(f"the tables list block {wrong[0]} {references[wrong[0]]} times")
 
     def _admit(self) -> None:
-        while self._waiting and len(self._running) < self._most_running:
-            if self._waiting[0].needed_blocks > self.pool.free - self._promised:
-                break
-            sequence = self._waiting.popleft()
-            self._promised += sequence.needed_blocks
-            self._running.append(sequence)
+        """First in line, first in, while there are slots and room for all that is known.
 
-    def _release(self, sequence: Sequence) -> None:
+        Whoever runs may need a block more soon, so a newcomer leaves one for each: otherwise it
+        would be preempted at once.
+        """
+        while len(self._running) < self.slots and (sequence := self._line.next()) is not None:
+            if self._running:
+                promised = sum(
+                    blocks_for(len(each.tokens)) - len(each.blocks) for each in self._running
+                )
+                spare = self.pool.available - promised - len(self._running)
+                if self._reuse.wanted_blocks(sequence) > spare:
+                    break
+            self._line.admit(sequence)
+            insort(self._running, sequence, key=_seniority)
+            sequence.running = True
+            if sequence.preemptions == 0:
+                self.counters.prompt_tokens += len(sequence.request.prompt)
+        self._held_back = len(self._line)
+
+    def _plan(self, budget: int) -> None:
+        # What a plan that was never run was to copy is still to be copied.
+        step = self._step = Step(self._step.copies)
+        ready = [sequence for sequence in self._running if self._reuse.resume(sequence)]
+        counts = share_out(ready, budget, self.policy.latency_target, self.cost)
+        # The oldest first: whom they preempt has not been planned.
+        for sequence, count in zip(ready, counts, strict=True):
+            if count and sequence.running and self._make_room(sequence, count):
+                step.add(sequence, count)
+
+    def _make_room(self, sequence: Sequence, count: int) -> bool:
+        """Gives a sequence the blocks that its next `count` tokens are written to, all its own.
+
+        False when it was preempted itself, as the youngest.
+        """
+        pool, blocks = self.pool, sequence.blocks
+        missing = blocks_for(sequence.computed + count) - len(blocks)
+        first = sequence.computed // BLOCK_TOKENS
+        shared = first < len(blocks) and not pool.is_private(blocks[first])
+        if not (missing or shared):
+            return True
+        while pool.available < missing + shared:
+            if shared and pool.available == missing and pool.references(blocks[first]) == 1:
+                break
+            victim = self._running[-1]
+            self.preempt(victim)
+            if victim is sequence:
+                return False
+        blocks += pool.take(missing)
+        if shared:
+            self._own(sequence, first)
+        return True
+
+    def _own(self, sequence: Sequence, at: int) -> None:
+        """Copies a block that others read, or may read later, before it is written to."""
+        block = sequence.blocks[at]
+        if not self.pool.available:
+            # Nobody else holds it, and what continued it has been evicted.
+            self._reuse.forget(block)
+            return
+        [copy] = self.pool.take(1)
+        self._step.copies.append((block, copy))
+        sequence.blocks[at] = copy
+        self.pool.give([block])
+
+    def preempt(self, victim: Sequence) -> None:
+        """Sends a running sequence back to wait, between two steps; its blocks are given up."""
+        _log.info(
+            "request %s (choice %d) is preempted: the cache is full; %d tokens are to be computed "
+            "again unless their blocks survive",
+            victim.request.id,
+            victim.request.choice,
+            victim.computed,
+        )
+        self.counters.preemptions += 1
+        victim.preemptions += 1
+        self._line.push(victim, first=True)
+        self._stop(victim)
+        victim.computed = victim.indexed = 0
+        victim.searched = False
+
+    def _stop(self, sequence: Sequence) -> None:
+        """A running sequence gives back its blocks and its slot."""
+        sequence.running = False
         self._running.remove(sequence)
-        self._promised -= sequence.needed_blocks - len(sequence.blocks)
+        self._line.release(sequence)
+        self._reuse.withdraw(sequence)
         self.pool.give(sequence.blocks)
         sequence.blocks = []
 
-    def _tables(self) -> NDArray[np.int32]:
-        """Shape (sequences, blocks of the longest), padded with -1."""
-        tables = [sequence.blocks for sequence, _ in self._planned]
-        width = max(map(len, tables))
-        return np.array([table + [-1] * (width - len(table)) for table in tables], np.int32)
 
-    def _sampling(self) -> SamplingRows:
-        if self._fixed_for != self._wanted:
-            self._fixed = FixedRows(
-                [(s.request.sampling, s.seed, s.request.choice) for s in self._wanted]
-            )
-            self._fixed_for = self._wanted
-        return self._fixed.at(
-            [len(sequence.tokens) for sequence in self._wanted],
-            [sequence.adjustments for sequence in self._wanted],
-        )
-
-    def _refuse_impossible(self, request: Request) -> None:
-        limits, sampling, prompt = self.limits, request.sampling, request.prompt
-        if not prompt:
-            raise RequestError("the prompt is empty: it must have at least one token")
-        if len(prompt) >= limits.context_length:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens, and the context holds "
-                f"{limits.context_length} with at least one for the answer; shorten the prompt or "
-                f"load with a longer context"
-            )
-        if len(prompt) + (sampling.max_tokens or 1) > limits.context_length:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens and max_tokens is {sampling.max_tokens}, "
-                f"together more than the context of {limits.context_length}; lower max_tokens to "
-                f"{limits.context_length - len(prompt)} or load with a longer context"
-            )
-        for what, ids in (
-            ("the prompt", prompt),
-            ("stop_token_ids", sampling.stop_token_ids),
-            ("logit_bias", sampling.logit_bias),
-        ):
-            outside = [token for token in ids if not 0 <= token < limits.vocabulary_size]
-            if outside:
-                raise RequestError(
-                    f"{what} names token {outside[0]}, and the model's vocabulary has "
-                    f"{limits.vocabulary_size} tokens, numbered from 0"
-                )
+def _seniority(sequence: Sequence) -> tuple[int, int]:
+    return -sequence.request.priority, sequence.arrival

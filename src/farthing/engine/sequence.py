@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from farthing.engine.kv import blocks_for
+from farthing.engine.prefix import root_hash
 from farthing.engine.rows import Adjustments
 
 if TYPE_CHECKING:
-    from farthing.core import Request, StepResult
+    from farthing.core import FarthingError, Request, StepResult
+    from farthing.engine.prefix import Miss
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
 
 
 @dataclass(frozen=True)
@@ -25,19 +27,48 @@ class TokenLogprob:
 
 
 class Sequence:
-    """One request on its way: what is known, how much of it is computed, the blocks it holds."""
+    """One request on its way: what is known, how much of it is computed, the blocks it holds.
 
-    def __init__(self, request: Request, context_length: int, eos_ids: frozenset[int]) -> None:
+    `chain` has the prefix hash of each full block that is known, of which the first `indexed` are
+    in the prefix index; `searched` says whether the end of what the index has was looked for.
+    `reused` tokens of the prompt came from the cache, and `miss` says why not more. `furthest` is
+    the most that was ever computed: after a preemption, `computed` catches up with it again.
+    `began` is when the first step that holds some of it did, by `time.perf_counter`;
+    `machine_seconds` are its share of the time that steps took.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        room: int,
+        eos_ids: frozenset[int],
+        arrival: int = 0,
+        fork_of: Sequence | None = None,
+    ) -> None:
+        """`room` is the most tokens that prompt and output may have together."""
         sampling = request.sampling
         self.request = request
+        self.arrival = arrival
+        self.fork_of = fork_of
+        self.running = False
         self.tokens = list(request.prompt)
         self.computed = 0
+        self.furthest = 0
         self.blocks: list[int] = []
+        self.root = root_hash(request.key)
+        self.chain: list[bytes] = []
+        self.indexed = 0
+        self.searched = False
+        self.reused = 0
+        self.miss: Miss | None = None
+        self.preemptions = 0
+        self.began: float | None = None
+        self.machine_seconds = 0.0
         self.finish_reason: FinishReason | None = None
+        self.error: FarthingError | None = None
         self.logprobs: list[TokenLogprob] | None = None if sampling.logprobs is None else []
-        self.seed = draw_seed() if sampling.seed is None else sampling.seed
-        room = context_length - len(request.prompt)
-        self.most_tokens = len(request.prompt) + (sampling.max_tokens or room)
+        self.seed = sampling.seed if sampling.seed is not None else _seed_of(fork_of)
+        self.most_tokens = len(request.prompt) + (sampling.max_tokens or room - len(request.prompt))
         # The last token is sampled but never fed, so it needs no place in the cache.
         self.needed_blocks = blocks_for(self.most_tokens - 1)
         ending = frozenset(sampling.stop_token_ids)
@@ -84,6 +115,11 @@ class Sequence:
         if not (penalised or banned or sampling.logit_bias):
             return None
         return Adjustments(sampling, self.request.prompt, banned)
+
+
+def _seed_of(fork_of: Sequence | None) -> int:
+    """The choices of one prompt share their seed."""
+    return draw_seed() if fork_of is None else fork_of.seed
 
 
 def draw_seed() -> int:

@@ -1,70 +1,94 @@
-"""One text on its way: from sampled tokens to deltas, and what it has become."""
+"""What a caller holds of an answer: its deltas as they come, and what it has become."""
 
 from __future__ import annotations
 
-from collections import deque
-from time import perf_counter
-from typing import TYPE_CHECKING
+import sys
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from farthing.engine.answer import wake
 from farthing.engine.completion import Completion, Delta, Timing, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections import deque
+    from collections.abc import AsyncIterator, Generator, Iterator
 
-    from farthing.engine.scheduler import Scheduler
-    from farthing.engine.sequence import Sequence
-    from farthing.text.stream import StreamDecoder
+    from farthing.engine.answer import Answer, Waiter
+    from farthing.engine.loop import Loop
+
+T = TypeVar("T")
+
+# Elsewhere, a thread that waits for another may not be woken by Ctrl-C.
+_MOST_SECONDS_ASLEEP = None if sys.platform == "linux" else 0.2
 
 
 class Stream:
-    """The deltas of one text, as they are made.
+    """One answer on its way, for one reader at a time: `for`, `async for`, `result`, or `await`.
 
-    Closing it early ends the text and frees its blocks, at once or when the step that is running
-    ends; so does dropping the last reference to it. `completion` is what has been made so far.
+    What comes while nobody reads is one delta for the next who does: a slow reader holds up nobody,
+    and costs no more memory than the text. The last delta has the finish reason. Where the answer
+    failed, reading it raises the `FarthingError` after the deltas that were made before.
+
+    Closing it early ends the answer and frees its blocks before the next step; so does dropping the
+    last reference to it. A stream keeps its engine alive.
     """
 
-    def __init__(
-        self,
-        sequence: Sequence,
-        decoder: StreamDecoder,
-        advance: Callable[[Stream], None],
-        abandon: Callable[[Sequence], None],
-        native_seconds: float,
-    ) -> None:
-        """Made by the engine.
-
-        `advance` runs a step, after which there may be more; `abandon` lets a sequence go, waiting
-        for nothing. `native_seconds` have been spent in the backend so far, for whomever.
-        """
-        self._closed = False
-        self._sequence = sequence
-        self._decoder = decoder
-        self._advance = advance
-        self._abandon = abandon
-        self._ready: deque[Delta] = deque()
-        self._texts: list[str] = []
-        self._made = 0
-        self._submitted = self._first = self._last = perf_counter()
-        self._native_before = self._native_after = native_seconds
+    def __init__(self, answer: Answer, loop: Loop, engine: object) -> None:
+        """Made by the engine, before `loop` accepts the answer."""
+        self._answer = answer
+        self._loop = loop
+        self._engine: object | None = engine
+        self._read = 0
+        self._cut: int | None = None
+        self._finished = False
 
     def __iter__(self) -> Iterator[Delta]:
         return self
 
     def __next__(self) -> Delta:
-        while not self._ready:
-            if self._closed or self._sequence.finish_reason is not None:
+        while (delta := self.take()) is None:
+            if self._finished:
+                self.raise_error()
                 raise StopIteration
-            self._advance(self)
-        return self._ready.popleft()
+            self._wait()
+        return delta
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        return self
+
+    async def __anext__(self) -> Delta:
+        while (delta := self.take()) is None:
+            if self._finished:
+                self.raise_error()
+                raise StopAsyncIteration
+            await self._wait_async()
+        return delta
+
+    def __await__(self) -> Generator[Any, None, Completion]:
+        """Waits for the end, and for nothing before it; as `result` does."""
+        return self._result_async().__await__()
+
+    def result(self) -> Completion:
+        """Waits for the end, and for nothing before it; raises what the answer failed with."""
+        while not self._has_ended:
+            self._wait(patient=True)
+        return self._outcome()
 
     def close(self) -> None:
         """Ends the text here, with finish reason "cancelled" if it has not ended by itself.
 
         Waits for nothing, so a signal handler may call it.
         """
-        if not self._closed:
-            self._closed = True
-            self._abandon(self._sequence)
+        if not self._has_ended:
+            answer = self._answer
+            self._cut = answer.made
+            self._loop.cancel(answer)
+            waiters: list[Waiter] = []
+            answer.release(waiters, ended=True)
+            wake(waiters)
+        self._engine = None
 
     def __enter__(self) -> Stream:
         return self
@@ -76,51 +100,172 @@ class Stream:
         self.close()
 
     @property
-    def waits(self) -> bool:
-        """Whether another step is needed before there is a delta, or an end."""
-        return not self._ready and self._sequence.finish_reason is None
-
-    @property
     def completion(self) -> Completion:
         """The text so far and what it took."""
-        sequence = self._sequence
-        reason = sequence.finish_reason
-        logprobs = sequence.logprobs
-        output = tuple(sequence.output)
+        answer = self._answer
+        made, ended = self._visible()
+        cut = self._cut is not None
+        text = "".join(answer.pieces[:made])
+        request, sequence = answer.request, answer.sequence
+        first = len(request.prompt)
+        logprobs = None if sequence is None else sequence.logprobs
+        began = answer.submitted if sequence is None else sequence.began or answer.submitted
         return Completion(
-            text="".join(self._texts),
-            token_ids=output,
-            finish_reason="cancelled" if reason is None and self._closed else reason,
-            logprobs=None if logprobs is None else tuple(logprobs),
-            usage=Usage(len(sequence.request.prompt), len(output)),
-            seed=sequence.seed,
+            text=text + answer.tail if ended and not cut else text,
+            token_ids=() if sequence is None else tuple(sequence.tokens[first : first + made]),
+            finish_reason="cancelled" if cut else answer.reason if ended else None,
+            logprobs=None if logprobs is None else tuple(logprobs[:made]),
+            usage=Usage(first, made, 0 if sequence is None else sequence.reused),
+            seed=answer.seed,
             timing=Timing(
-                prefill_seconds=self._first - self._submitted,
-                decode_seconds=self._last - self._first,
-                native_seconds=self._native_after - self._native_before,
+                prefill_seconds=answer.first - answer.submitted,
+                decode_seconds=answer.last - answer.first,
+                native_seconds=answer.native_after - answer.native_before,
+                queue_seconds=began - answer.submitted,
+                machine_seconds=0.0 if sequence is None else sequence.machine_seconds,
             ),
+            miss=None if sequence is None else sequence.miss,
         )
 
-    def take(self, scheduler: Scheduler, now: float, native_seconds: float) -> None:
-        """Turns the token that the last step gave into a delta; a stop string ends the sequence.
+    @property
+    def finished(self) -> bool:
+        """Whether all has been read, so that `take` gives no more."""
+        return self._finished
 
-        Called by the engine, at the time `now`, with the seconds spent in the backend so far.
+    def take(self) -> Delta | None:
+        """What has come since the last time, as one delta; None where nothing has.
+
+        Waits for nothing. An answer that failed gives what it had, and then raises nothing here.
         """
-        sequence = self._sequence
-        token = sequence.tokens[-1]
-        # A token that ends the text is no part of it.
-        text = "" if sequence.finish_reason == "stop" else self._decoder.push(token)
-        if self._decoder.stopped is not None:
-            scheduler.end(sequence, "stop")
-        elif sequence.finish_reason is not None:
-            text += self._decoder.finish()
-        self._texts.append(text)
-        if self._made == 0:
-            self._first = now
-        self._made += 1
-        if self._made == sequence.request.sampling.min_tokens:
-            self._decoder.watch(sequence.request.sampling.stop)
-        self._last = now
-        self._native_after = native_seconds
-        logprobs = None if sequence.logprobs is None else (sequence.logprobs[-1],)
-        self._ready.append(Delta(text, (token,), sequence.finish_reason, logprobs))
+        answer, read = self._answer, self._read
+        made, ended = self._visible()
+        reason = "cancelled" if self._cut is not None else answer.reason
+        if ended and reason == "error":
+            self._finished = made == read
+        if self._finished or (made == read and not ended):
+            return None
+        pieces = answer.pieces[read:made]
+        last = ended and reason != "error"
+        if ended and self._cut is None:
+            pieces.append(answer.tail)
+        self._read = made
+        if last:
+            self._finished = True
+            self._engine = None
+        if answer.sequence is None:
+            return Delta("", (), reason)
+        first = len(answer.request.prompt)
+        logprobs = answer.sequence.logprobs
+        return Delta(
+            "".join(pieces),
+            tuple(answer.sequence.tokens[first + read : first + made]),
+            reason if last else None,
+            None if logprobs is None else tuple(logprobs[read:made]),
+        )
+
+    def arm(self, waiter: Waiter, *, patient: bool = False) -> bool:
+        """Has `waiter` called once when there is more to take; where `patient`, at the end only.
+
+        False where that is so already, and then it will not be called.
+        """
+        answer = self._answer
+        (answer.patient_waiters if patient else answer.waiters).append(waiter)
+        if self._has_ended or (not patient and answer.made > self._read):
+            return not self._disarm(waiter)
+        return True
+
+    def _visible(self) -> tuple[int, bool]:
+        """How many tokens may be read, and whether they are all there will be."""
+        if self._cut is not None:
+            return self._cut, True
+        made = self._answer.made  # before `end`, which is set before the last token is shown
+        return made, made == self._answer.end
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._visible()[1]
+
+    def raise_error(self) -> None:
+        """Raises what the answer failed with, if it did."""
+        error = self._answer.error
+        if error is not None and self._cut is None:
+            raise error.with_traceback(None)
+
+    def _outcome(self) -> Completion:
+        self._engine = None
+        self.raise_error()
+        return self.completion
+
+    def _wait(self, *, patient: bool = False) -> None:
+        self._loop.refuse_fork()
+        bell: SimpleQueue[None] = SimpleQueue()  # of its own: another thread would take its ring
+        ring = partial(bell.put, None)
+        if self.arm(ring, patient=patient):
+            try:
+                _next(bell)
+            finally:
+                self._disarm(ring)
+
+    async def _wait_async(self, *, patient: bool = False) -> None:
+        from asyncio import get_running_loop
+
+        self._loop.refuse_fork()
+        future = get_running_loop().create_future()
+        if self.arm(future, patient=patient):
+            try:
+                await future
+            finally:
+                self._disarm(future)
+
+    async def _result_async(self) -> Completion:
+        while not self._has_ended:
+            await self._wait_async(patient=True)
+        return self._outcome()
+
+    def _disarm(self, waiter: Waiter) -> bool:
+        """Takes a waiter back, unless it is called already."""
+        for waiters in (self._answer.waiters, self._answer.patient_waiters):
+            with suppress(ValueError):
+                waiters.remove(waiter)
+                return True
+        return False
+
+
+def _next(bell: SimpleQueue[T]) -> T:
+    """Waits for the next ring, and for Ctrl-C."""
+    while True:
+        with suppress(Empty):
+            return bell.get(timeout=_MOST_SECONDS_ASLEEP)
+
+
+def interleaved(
+    streams: dict[int, Stream], waiting: deque[Answer], loop: Loop
+) -> Iterator[tuple[int, Delta]]:
+    """The deltas of several streams as they come, each with the number of its stream.
+
+    `waiting` are the last of their answers, which `loop` is fed as it has room. An answer that
+    fails ends the others.
+    """
+    bell: SimpleQueue[int] = SimpleQueue()
+    known = done = 0
+    total = len(streams)
+    try:
+        while done < total:
+            if waiting:
+                loop.feed(waiting, wait=known == done)
+            for index in range(known, total - len(waiting)):
+                bell.put(index)
+            known = total - len(waiting)
+            index = _next(bell)
+            stream = streams[index]
+            if (delta := stream.take()) is not None:
+                yield index, delta
+            if stream.finished:
+                stream.raise_error()
+                del streams[index]
+                done += 1
+            elif not stream.arm(partial(bell.put, index)):
+                bell.put(index)
+    finally:
+        for stream in streams.values():
+            stream.close()

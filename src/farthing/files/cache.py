@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from farthing.core import DownloadError, FarthingError, FileFormatError
 from farthing.files.json_files import read_json_object
+from farthing.files.replacing import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,7 +107,7 @@ def fetch(folder_name: str, name: str, progress: Progress, fill: Callable[[Path]
             if final.exists():
                 shutil.rmtree(final)
             partial.rename(final)
-            _sync_folder(models)
+            sync_folder(models)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return final / record.open
@@ -152,14 +153,6 @@ def write_durably(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

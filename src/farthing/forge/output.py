@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from farthing.core import FarthingError
+from farthing.files.replacing import write_advice
 from farthing.files.safetensors import SINGLE
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def written_whole(out: Path) -> Iterator[Path]:
         else:
             partial.replace(out)
     except OSError as error:
-        raise FarthingError(_advice(out, error)) from error
+        raise FarthingError(write_advice(out, error)) from error
     finally:
         _remove(partial)
 
@@ -95,11 +95,3 @@ def _remove(path: Path) -> None:
 
 def _is_model_folder(folder: Path) -> bool:
     return (folder / SINGLE).is_file() and all(entry.is_file() for entry in folder.iterdir())
-
-
-def _advice(out: Path, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return f"the disk of {out} is full: make room, or write to another disk"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{out} cannot be written to: choose a place that you may write to"
-    return f"{out} cannot be written ({error}): choose another place"

@@ -19,6 +19,7 @@ import numpy as np
 from farthing.backends import Backend
 from farthing.core import CHUNK_TOKENS, KVDtype, Request, RequestError, SamplingParams
 from farthing.engine.engine import limits_of
+from farthing.engine.limits import Policy
 from farthing.engine.sampler import sample
 from farthing.engine.scheduler import Scheduler
 
@@ -139,6 +140,16 @@ class _Checks:
                 fast,
                 [among_neighbours(backend, request) for request in self._requests],
             )
+            yield self._identical(
+                "prompt from the cache against computed",
+                fast,
+                [from_the_cache(backend, request) for request in self._requests],
+            )
+            yield self._identical(
+                "preempted against undisturbed",
+                fast,
+                [preempted(backend, request) for request in self._requests],
+            )
             other = 1 if self._threads > 1 else 2
             yield self._identical(
                 f"threads: {other} against {self._threads}", fast, self._with_threads(other)
@@ -201,18 +212,16 @@ def made(
     requests: Sequence[Request],
     *,
     chunks: Sequence[int] = (),
-    placement: int = 0,
+    scheduler: Scheduler | None = None,
     after_step: Callable[[Scheduler], None] = lambda scheduler: None,
 ) -> list[Text]:
     """Makes the requests' texts together.
 
     `chunks` are the most tokens of each step, over and over; without any, what the backend allows.
-    `placement` seeds the order in which blocks are handed out; `after_step` sees each step end.
+    `scheduler` may have served others before; without one, everything is computed. `after_step`
+    sees each step end.
     """
-    scheduler = Scheduler(limits_of(backend))
-    blocks = scheduler.pool.take(scheduler.pool.total)
-    random.Random(placement).shuffle(blocks)
-    scheduler.pool.give(blocks)
+    scheduler = scrambled(backend, 0) if scheduler is None else scheduler
     started = perf_counter()
     sequences = [scheduler.submit(request) for request in requests]
     logits: dict[object, list[NDArray[np.float32]]] = {sequence: [] for sequence in sequences}
@@ -231,13 +240,23 @@ def made(
     return [Text(tuple(s.output), np.array(logits[s]), seconds) for s in sequences]
 
 
+def scrambled(backend: Backend, placement: int, *, sharing: bool = False) -> Scheduler:
+    """A scheduler that hands out blocks in an order of its own, which `placement` seeds."""
+    scheduler = Scheduler(limits_of(backend), policy=Policy(sharing=sharing))
+    blocks = scheduler.pool.take(scheduler.pool.total)
+    random.Random(placement).shuffle(blocks)
+    scheduler.pool.give(blocks)
+    return scheduler
+
+
 def recomputed(backend: Backend, request: Request) -> Text:
     """The slow way: for each token everything before it is computed anew, in other blocks."""
     known = list(request.prompt)
     parts: list[Text] = []
     one = replace(request.sampling, max_tokens=1)
     for step in range(request.sampling.max_tokens or 0):
-        parts += made(backend, [Request("text", tuple(known), one)], placement=step + 1)
+        asked = Request("text", tuple(known), one)
+        parts += made(backend, [asked], scheduler=scrambled(backend, step + 1))
         known += parts[-1].tokens
     return Text(
         tuple(known[len(request.prompt) :]),
@@ -257,7 +276,45 @@ def among_neighbours(backend: Backend, request: Request) -> Text:
         Request("as long", prompt[::-1], sampled),
         Request("short", prompt[3:4], greedy),
     ]
-    return made(backend, together, chunks=(90,), placement=99)[1]
+    return made(backend, together, chunks=(90,), scheduler=scrambled(backend, 99))[1]
+
+
+def from_the_cache(backend: Backend, request: Request) -> Text:
+    """The text after a prompt of which another, that ends differently, left most in the cache.
+
+    They part within a block, so the block is copied.
+    """
+    scheduler = scrambled(backend, 7, sharing=True)
+    prompt = request.prompt
+    other = (*prompt[:-40], *prompt[:40])
+    one = replace(request.sampling, max_tokens=1)
+    made(backend, [Request("left before", other, one)], scheduler=scheduler)
+    text = made(backend, [request], scheduler=scheduler)[0]
+    if scheduler.counters.reused_tokens < len(prompt) // 2:
+        raise RuntimeError("the prompt was not found in the cache")
+    return text
+
+
+def preempted(backend: Backend, request: Request) -> Text:
+    """The text of a sequence that gives its blocks away every few steps, for others to use."""
+    disturbed_at = -2  # for the first time after the first token
+
+    def disturb(scheduler: Scheduler) -> None:
+        nonlocal disturbed_at
+        made_so_far = scheduler.counters.generated_tokens
+        if not scheduler.running or made_so_far < disturbed_at + 3:
+            return
+        disturbed_at = made_so_far
+        scheduler.preempt(scheduler.running[-1])
+        if scheduler.counters.preemptions % 2:
+            # Somebody else's: nothing that was cached survives.
+            scheduler.pool.give(scheduler.pool.take(scheduler.pool.available))
+
+    scheduler = scrambled(backend, 5, sharing=True)
+    text = made(backend, [request], scheduler=scheduler, after_step=disturb)[0]
+    if scheduler.counters.recomputed_tokens == 0:
+        raise RuntimeError("nothing was computed again")
+    return text
 
 
 def flipped(backend: BreakableBackend, kv_dtype: KVDtype, request: Request) -> Text:

@@ -36,6 +36,9 @@ MIB = 1 << 20
 PROCESS_BYTES = 160 * MIB
 """Room kept for the interpreter, libraries, the tokenizer and its tables; assumed."""
 
+USUAL_SLOTS = 32
+USUAL_STEP_TOKENS = 512
+
 
 @dataclass(frozen=True)
 class WeightPlace:
@@ -57,7 +60,11 @@ class CachePlace:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What the native backend allocates, in bytes, and where everything goes."""
+    """What the native backend allocates, in bytes, and where everything goes.
+
+    `slots` texts run at once at most; a step feeds at most `step_tokens` tokens and wants at most
+    `step_rows` rows.
+    """
 
     stages: tuple[Stage, ...]
     weights: Mapping[str, WeightPlace]
@@ -70,9 +77,14 @@ class MemoryPlan:
     activations: ActivationMode | None
     threads: int
     context_length: int
-    sequences: int
+    slots: int
     step_tokens: int
     step_rows: int
+
+    @property
+    def cache_tokens(self) -> int:
+        """Positions that the cache holds, all texts together."""
+        return self.total_blocks * BLOCK_TOKENS
 
     @property
     def cache_bytes(self) -> int:
@@ -90,30 +102,48 @@ def plan_memory(
     *,
     context_length: int | None = None,
     sequences: int = 1,
+    cache_tokens: int | None = None,
+    slots: int | None = None,
     kv_dtype: KVDtype = KVDtype.FP16,
     activations: ActivationMode | None = None,
     threads: int | None = None,
-    step_tokens: int = 512,
+    step_tokens: int | None = None,
     step_rows: int | None = None,
 ) -> MemoryPlan:
-    """Lays out the memory of `model` for `sequences` sequences of `context_length` positions each.
+    """Lays out the memory of `model` for texts of up to `context_length` positions each.
 
-    None means: the model's own context length, all usable cores, and one wanted row a sequence (8
-    at least). Raises `RequestError` when the context is longer than the model's own, or a count
-    is not positive. Does not ask whether the machine has the room: `require_room` does.
+    The cache holds `cache_tokens` positions in all, rounded up to whole blocks of 32: room for
+    `sequences` texts of the whole context unless given. It may be smaller than one context: a text
+    that can never fit is refused when it is asked for. `slots` is the most texts that run at once.
+
+    None means: the model's own context length, all usable cores, 32 slots or one for each of
+    `sequences`, one wanted row a slot, and 512 tokens a step or one a slot. Raises `RequestError`
+    when the context is longer than the model's own, or a count is not positive. Does not ask
+    whether the machine has the room: `require_room` does.
     """
     most = model.config.context_length
     context_length = most if context_length is None else context_length
-    threads = usable_cores() if threads is None else threads
     if not 1 <= context_length <= most:
         raise RequestError(
             f"the context must be from 1 to the {most} positions that {model.name} was made for, "
             f"not {context_length}"
         )
-    for name, value in (("threads", threads), ("sequences", sequences)):
-        if value < 1:
+    threads = usable_cores() if threads is None else threads
+    slots = max(USUAL_SLOTS, sequences) if slots is None else slots
+    for name, value in (
+        ("threads", threads),
+        ("sequences", sequences),
+        ("cache_tokens", cache_tokens),
+        ("slots", slots),
+    ):
+        if value is not None and value < 1:
             raise RequestError(f"{name} must be at least 1, not {value}")
-    step_rows = max(8, sequences) if step_rows is None else step_rows
+    if cache_tokens is None:
+        total_blocks = sequences * -(-context_length // BLOCK_TOKENS)
+    else:
+        total_blocks = -(-cache_tokens // BLOCK_TOKENS)
+    step_tokens = max(USUAL_STEP_TOKENS, slots) if step_tokens is None else step_tokens
+    step_rows = slots if step_rows is None else step_rows
     stages = fuse(model.program)
     weights, weight_bytes = _lay_weights(model.program, model.formats, activations)
     cache, block_bytes = _lay_block(model.program, kv_dtype)
@@ -133,13 +163,13 @@ def plan_memory(
         weight_bytes,
         cache,
         block_bytes,
-        sequences * -(-context_length // BLOCK_TOKENS),
+        total_blocks,
         arena,
         kv_dtype,
         activations,
         threads,
         context_length,
-        sequences,
+        slots,
         step_tokens,
         step_rows,
     )
@@ -154,20 +184,31 @@ def require_room(plan: MemoryPlan, room: int | None = None) -> None:
     needed = plan.total_bytes + PROCESS_BYTES
     if needed <= room:
         return
-    blocks = (room - needed + plan.cache_bytes) // plan.block_bytes
-    context = blocks // plan.sequences * BLOCK_TOKENS
-    if context >= BLOCK_TOKENS:
-        way_out = f"with a context of {context} it fits"
-        if plan.kv_dtype is not KVDtype.INT8:
-            way_out += "; an int8 cache (--kv-dtype int8) halves the cache of a 16-bit one"
-    else:
-        way_out = "no context fits: use a smaller or more strongly quantised model"
     raise DoesNotFitError(
         f"the model needs {needed / MIB:,.0f} MiB (weights {plan.weight_bytes / MIB:,.0f}, cache "
-        f"for {plan.sequences} x {plan.context_length} tokens {plan.cache_bytes / MIB:,.0f}, "
-        f"working memory {plan.arena.total_bytes / MIB:,.0f}, process "
-        f"{PROCESS_BYTES / MIB:,.0f}), but {room / MIB:,.0f} MiB are available: {way_out}"
+        f"of {plan.cache_tokens:,} tokens {plan.cache_bytes / MIB:,.0f}, working memory of "
+        f"{plan.slots:,} slots {plan.arena.total_bytes / MIB:,.0f}, process "
+        f"{PROCESS_BYTES / MIB:,.0f}), but {room / MIB:,.0f} MiB are available: "
+        f"{_way_out(plan, room - needed)}"
     )
+
+
+def _way_out(plan: MemoryPlan, left: int) -> str:
+    """What to ask for instead, where `left` bytes, a negative number, remain of the room."""
+    left += plan.cache_bytes
+    tokens = left // plan.block_bytes * BLOCK_TOKENS
+    if tokens > 0:
+        flag = f"--cache-tokens {tokens}"
+        if tokens < plan.context_length <= plan.cache_tokens < plan.context_length + BLOCK_TOKENS:
+            flag = f"--context {tokens}, or {flag} where many texts share it"
+        advice = f"a cache of {tokens} tokens fits ({flag})"
+        if plan.kv_dtype is not KVDtype.INT8:
+            advice += "; an int8 cache (--kv-dtype int8) halves one of 16 bits"
+        return advice
+    smaller = "a smaller or more strongly quantised model"
+    if plan.slots > 1 and left + plan.arena.total_bytes >= plan.block_bytes:
+        return f"no cache fits: use fewer slots (--slots), or {smaller}"
+    return f"no cache fits: use {smaller}"
 
 
 def bytes_per_token(program: Program, kv_dtype: KVDtype) -> int:

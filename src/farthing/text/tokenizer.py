@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from farthing.core import RequestError
+from farthing.core import ContextLengthError, RequestError
 from farthing.text.special_tokens import SpecialTokenMatcher
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Tokenizer:
         longest = self._longest_token
         length = len(text) - (text.count(separator) if separator else 0)
         if longest is not None and length > most_tokens * longest:
-            raise RequestError(
+            raise ContextLengthError(
                 f"the prompt has {length} characters, which make at least "
                 f"{-(-length // longest)} tokens, and {most_tokens} are the most; shorten the "
                 "prompt or load with a longer context"

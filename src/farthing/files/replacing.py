@@ -1,0 +1,85 @@
+"""A file that takes the place of another when it is whole, and what to say where it cannot."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from farthing.core import FarthingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Gives an empty file, readable by its owner only, which then takes the place of `path`.
+
+    It is on disk by then. When the block fails or is interrupted, `path` is as it was and nothing
+    of the new file remains; a process that is killed leaves `.<name>.partial`, which the next one
+    uses. Who writes to the same path at the same time comes after the first.
+    Raises `FarthingError` in place of an `OSError`.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with _locked(partial) as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                partial.replace(path)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+        sync_folder(path.parent)
+    except OSError as error:
+        raise FarthingError(write_advice(path, error)) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Returns when the names in the folder are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_advice(path: Path, error: OSError) -> str:
+    """Why the system refuses to write `path`, and what to do."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"the disk of {path} is full: make room, or write to another disk"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{path} cannot be written to: choose a place that you may write to"
+    return f"{path} cannot be written ({error}): choose another place"
+
+
+@contextmanager
+def _locked(partial: Path) -> Iterator[BinaryIO]:
+    """The file of that name, emptied, while nobody else has it. The lock ends with its process."""
+    while True:
+        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # Whoever had it before may have given it another name, or removed it.
+            if _is_at(file, partial):
+                file.truncate()
+                os.fchmod(file.fileno(), 0o600)
+                try:
+                    yield file
+                finally:
+                    # A process forked meanwhile has the file open too.
+                    fcntl.flock(file, fcntl.LOCK_UN)
+                return
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
