@@ -72,14 +72,16 @@ void bind_unpack_row(const char* tier, int format, int group, ConstBytes packed,
 }
 
 void bind_prepare(const char* tier, int mode, int rows, int inputs, Bytes memory, int row,
-                  int column, ConstRow x) {
+                  int row_end, int column, ConstRow x, int64_t stride, int count) {
   Prepared prepared = prepared_of(mode, rows, inputs, memory.data(), memory.size());
-  int count = static_cast<int>(x.size());
-  require(row >= 0 && row < rows, "prepare: no such row");
+  require(0 <= row && row < row_end && row_end <= rows, "prepare: no such rows");
   require(column >= 0 && column % kGroup == 0 && column + count <= inputs &&
               (count % kGroup == 0 || column + count == inputs),
           "prepare: no such columns");
-  tier_named(tier).prepare(prepared, row, column, x.data(), count);
+  require(count > 0 && stride >= count &&
+              static_cast<int64_t>(x.size()) >= (row_end - row - 1) * stride + count,
+          "prepare: x is too short");
+  tier_named(tier).prepare(prepared, row, row_end, column, x.data(), stride, count);
 }
 
 void bind_linear(const char* tier, int format, int group, ConstBytes packed, int outputs,
@@ -129,7 +131,7 @@ void bind_kernels(nb::module_& m) {
   m.def("unpack_row", bind_unpack_row, "tier"_a, "format"_a, "group"_a, "packed"_a, "outputs"_a,
         "inputs"_a, "output"_a, "out"_a.noconvert());
   m.def("prepare", bind_prepare, "tier"_a, "mode"_a, "rows"_a, "inputs"_a, "memory"_a.noconvert(),
-        "row"_a, "column"_a, "x"_a);
+        "row"_a, "row_end"_a, "column"_a, "x"_a, "stride"_a, "count"_a);
   m.def("linear", bind_linear, "tier"_a, "format"_a, "group"_a, "packed"_a, "outputs"_a, "inputs"_a,
         "mode"_a, "rows"_a, "memory"_a, "row"_a, "row_end"_a, "tile"_a, "tile_end"_a,
         "out"_a.noconvert(), "stride"_a);

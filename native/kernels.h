@@ -70,9 +70,11 @@ struct Kernels {
                uint8_t* packed);
   // Decodes one output's row of weights: out[inputs].
   void (*unpack_row)(const Matrix& matrix, int output, float* out);
-  // Prepares `count` columns of one row from `column` (a multiple of 32) on. count is a multiple of
-  // 32, or reaches the unpadded end of the row, where the padding is then zeroed.
-  void (*prepare)(const Prepared& prepared, int row, int column, const float* x, int count);
+  // Prepares `count` columns from `column` (a multiple of 32) on of rows [row, row_end), which lie
+  // `stride` apart in x. count is a multiple of 32, or reaches the unpadded end of the rows, where
+  // the padding is then zeroed.
+  void (*prepare)(const Prepared& prepared, int row, int row_end, int column, const float* x,
+                  int64_t stride, int count);
   // out[(row - first) * stride + (tile - tile_first) * 16 + n] for the given rows and tiles.
   // `out` has room for whole tiles. x.mode is mode_of(matrix.format).
   void (*linear)(const Matrix& matrix, const Prepared& x, int row, int row_end, int tile,

@@ -41,7 +41,9 @@ class Source {
         x = normed;
       }
       for (int mode = 0; mode < 3; ++mode) {
-        if (wanted[mode]) worker.kernels.prepare(prepared_[mode], row, 0, x, value.width);
+        if (wanted[mode]) {
+          worker.kernels.prepare(prepared_[mode], row, row + 1, 0, x, value.width, value.width);
+        }
       }
     };
     if (is_private) {
@@ -185,15 +187,13 @@ void GateStage::run(Worker& worker) const {
     multiply(worker, source, gate_, unit, gates, stride);
     multiply(worker, source, up_, unit, ups, stride);
     for (int row = 0; row < unit.rows(); ++row) {
-      const float* g = gates + row * stride;
-      const float* u = ups + row * stride;
-      if (!value.is_prepared) {
-        activate(g, u, unit.columns(), worker.row(output_, unit.row + row) + unit.column);
-        continue;
-      }
-      activate(g, u, unit.columns(), gates + row * stride);
-      worker.kernels.prepare(worker.prepared(output_), unit.row + row, unit.column, g,
-                             unit.columns());
+      float* g = gates + row * stride;
+      float* out = value.is_prepared ? g : worker.row(output_, unit.row + row) + unit.column;
+      activate(g, ups + row * stride, unit.columns(), out);
+    }
+    if (value.is_prepared) {
+      worker.kernels.prepare(worker.prepared(output_), unit.row, unit.row_end, unit.column, gates,
+                             stride, unit.columns());
     }
   });
   worker.barrier();

@@ -154,16 +154,25 @@ class Prepared:
     memory: Bytes
 
     @classmethod
-    def of(cls, tier: str, mode: str, x: Floats, columns: list[int] | None = None) -> Prepared:
-        """`columns`: where one call ends and the next begins."""
+    def of(
+        cls,
+        tier: str,
+        mode: str,
+        x: Floats,
+        columns: list[int] | None = None,
+        row_cuts: list[int] | None = None,
+    ) -> Prepared:
+        """`columns` and `row_cuts`: where one call ends and the next begins."""
         rows, inputs = x.shape
         number = MODES[mode]
-        bounds = [0, *(columns or []), inputs]
         with guarded(kernels.prepared_bytes(number, rows, inputs), np.uint8) as memory:
-            for row in range(rows):
-                for column, end in pairwise(bounds):
-                    part = np.ascontiguousarray(x[row, column:end])
-                    kernels.prepare(tier, number, rows, inputs, memory, row, column, part)
+            for row, row_end in pairwise([0, *(row_cuts or []), rows]):
+                for column, end in pairwise([0, *(columns or []), inputs]):
+                    part = np.ascontiguousarray(x[row:row_end]).reshape(-1)[column:]
+                    kernels.prepare(
+                        tier, number, rows, inputs, memory, row, row_end, column, part, inputs,
+                        end - column,
+                    )  # fmt: skip
         return cls(mode, rows, inputs, memory)
 
     @property

@@ -3,57 +3,145 @@
 // A group whose largest magnitude is below this counts as zeros: 127 / magnitude would overflow.
 constexpr float kSmallestMagnitude = 0x1p-120f;
 
-// One group: scale = max|x| / 127, code = round(x * (127 / max|x|)), halves to even. A group that
-// holds an infinity or a NaN has a scale like it, which every product with the group shows.
-FARTHING_INLINE void quantise_group(const Prepared& prepared, int64_t start, Float low,
-                                    Float high) {
-  // As integers, magnitudes order as they do as floats, and a NaN comes above all.
-  int32_t bits = reduce_max_int(max_int(as_int(abs(low)), as_int(abs(high))));
-  float largest;
-  memcpy(&largest, &bits, 4);
-  bool zeros = largest < kSmallestMagnitude;
-  bool finite = largest < __builtin_inff();
-  float scale = zeros ? 0.0f : largest / 127.0f;
-  Float inverse = set1(zeros || !finite ? 0.0f : 127.0f / largest);
-  Float first = mul(low, inverse), second = mul(high, inverse);
-  if (!finite) {
-    // An infinity times 0 is a NaN, for which the comparison is false.
-    first = where_less(abs(first), set1(128.0f), first, zero());
-    second = where_less(abs(second), set1(128.0f), second, zero());
+// The group of activations from x on; those from `rest` on are beyond the end of the row and count
+// as zeros. Whole groups leave that out.
+template <bool Whole>
+FARTHING_INLINE void load_group(const float* x, int rest, Float* low, Float* high) {
+  if (Whole || rest >= kGroup) {
+    *low = load(x);
+    *high = load(x + kLanes);
+  } else {
+    int second = rest - kLanes;
+    *low = second < 0 ? load_first(x, rest) : load(x);
+    *high = second > 0 ? load_first(x + kLanes, second) : zero();
   }
-  int8_t* codes = reinterpret_cast<int8_t*>(prepared.data) + start;
-  store_s8(codes, first);
-  store_s8(codes + kLanes, second);
-  // Either half's sum fits 16 bits, so both are added at once.
-  int32_t both = reduce_add_int(add_int(to_int(first), shift_left<16>(to_int(second))));
-  int32_t first_sum = static_cast<int16_t>(both), second_sum = (both - first_sum) >> 16;
-  int64_t group = start / kGroup;
-  prepared.scale[group] = scale;
-  prepared.scaled_sum[group] = scale * static_cast<float>(first_sum + second_sum);
-  prepared.negative_sum[group] = -first_sum - second_sum;
-  prepared.negative_half_sum[2 * group] = -first_sum;
-  prepared.negative_half_sum[2 * group + 1] = -second_sum;
 }
 
-// `x` holds the columns [column, column + count).
-void prepare(const Prepared& prepared, int row, int column, const float* x, int count) {
-  int64_t start = static_cast<int64_t>(row) * prepared.inputs + column;
-  for (int i = 0; i < count; i += kGroup, start += kGroup) {
-    int rest = count - i, second = rest - kLanes;
-    Float low = rest < kLanes ? load_first(x + i, rest) : load(x + i);
-    Float high = rest >= kGroup ? load(x + i + kLanes)
-                 : second > 0   ? load_first(x + i + kLanes, second)
-                                : zero();
-    if (prepared.mode == Mode::INT8) {
-      quantise_group(prepared, start, low, high);
-    } else if (prepared.mode == Mode::BF16) {
-      uint16_t* to = reinterpret_cast<uint16_t*>(prepared.data) + start;
-      store_bf16(to, low);
-      store_bf16(to + kLanes, high);
-    } else {
-      float* to = reinterpret_cast<float*>(prepared.data) + start;
-      store(to, low);
-      store(to + kLanes, high);
+// Up to kLanes groups that are quantised together: where each lies, how many of its numbers belong
+// to the row, and its number in the planes.
+struct GroupBatch {
+  const float* x[kLanes];
+  int rest[kLanes];
+  int64_t number[kLanes];
+};
+
+// The largest magnitude of each group, as an integer: so magnitudes order as they do as floats, and
+// a NaN comes above all.
+template <bool Whole>
+FARTHING_INLINE Int largest_magnitudes(const GroupBatch& batch, int count) {
+  Int magnitudes[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; i++) {
+    magnitudes[i] = set1_int(0);
+    if (!Whole && i >= count) continue;
+    Float low, high;
+    load_group<Whole>(batch.x[i], batch.rest[i], &low, &high);
+    magnitudes[i] = max_int(as_int(abs(low)), as_int(abs(high)));
+  }
+  return reduce_max_each(magnitudes);
+}
+
+// scale = max|x| / 127, code = round(x * (127 / max|x|)), halves to even. A group that holds an
+// infinity or a NaN has a scale like it, which every product with the group shows.
+template <bool Whole>
+void quantise_groups(const Prepared& prepared, const GroupBatch& batch, int count) {
+  Int bits = largest_magnitudes<Whole>(batch, count);
+  bool finite = reduce_max_int(bits) < 0x7f800000;
+  Float largest = as_float(bits), smallest = set1(kSmallestMagnitude);
+  Float scale = where_less(largest, smallest, zero(), div(largest, set1(127.0f)));
+  Float inverse = div(set1(127.0f), largest);
+  inverse = where_less(largest, set1(__builtin_inff()), inverse, zero());
+  float inverses[kLanes];
+  store(inverses, where_less(largest, smallest, zero(), inverse));
+
+  Int sums[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; i++) {
+    sums[i] = set1_int(0);
+    if (!Whole && i >= count) continue;
+    Float low, high;
+    load_group<Whole>(batch.x[i], batch.rest[i], &low, &high);
+    low = mul(low, set1(inverses[i]));
+    high = mul(high, set1(inverses[i]));
+    if (!finite) {
+      // An infinity times 0 is a NaN, for which the comparison is false.
+      low = where_less(abs(low), set1(128.0f), low, zero());
+      high = where_less(abs(high), set1(128.0f), high, zero());
+    }
+    int8_t* codes = reinterpret_cast<int8_t*>(prepared.data) + batch.number[i] * kGroup;
+    store_s8(codes, low);
+    store_s8(codes + kLanes, high);
+    // Either half's sum fits 16 bits, so both are added at once.
+    sums[i] = add_int(to_int(low), shift_left<16>(to_int(high)));
+  }
+  Int both = reduce_add_each(sums);
+  Int low = shift_right_signed<16>(shift_left<16>(both));
+  Int high = shift_right_signed<16>(sub_int(both, low));
+  Int sum = add_int(low, high);
+
+  float scales[kLanes], scaled_sums[kLanes];
+  int32_t sum_of[kLanes], low_of[kLanes], high_of[kLanes];
+  store(scales, scale);
+  store(scaled_sums, mul(scale, to_float(sum)));
+  store_int(sum_of, sub_int(set1_int(0), sum));
+  store_int(low_of, sub_int(set1_int(0), low));
+  store_int(high_of, sub_int(set1_int(0), high));
+  if (Whole) count = kLanes;
+#pragma GCC unroll 16
+  for (int i = 0; i < count; i++) {
+    int64_t g = batch.number[i];
+    prepared.scale[g] = scales[i];
+    prepared.scaled_sum[g] = scaled_sums[i];
+    prepared.negative_sum[g] = sum_of[i];
+    prepared.negative_half_sum[2 * g] = low_of[i];
+    prepared.negative_half_sum[2 * g + 1] = high_of[i];
+  }
+}
+
+// As `prepare`, for INT8.
+FARTHING_INLINE void quantise(const Prepared& prepared, int row, int row_end, int column,
+                              const float* x, int64_t stride, int count) {
+  GroupBatch batch;
+  int waiting = 0;
+  bool whole = count % kGroup == 0;
+  for (; row < row_end; row++, x += stride) {
+    int64_t number = static_cast<int64_t>(row) * prepared.groups() + column / kGroup;
+    for (int i = 0; i < count; i += kGroup) {
+      batch.x[waiting] = x + i;
+      batch.rest[waiting] = count - i;
+      batch.number[waiting] = number++;
+      if (++waiting < kLanes) continue;
+      if (whole) {
+        quantise_groups<true>(prepared, batch, waiting);
+      } else {
+        quantise_groups<false>(prepared, batch, waiting);
+      }
+      waiting = 0;
+    }
+  }
+  if (waiting > 0) quantise_groups<false>(prepared, batch, waiting);
+}
+
+// `x` holds the columns [column, column + count) of each row.
+void prepare(const Prepared& prepared, int row, int row_end, int column, const float* x,
+             int64_t stride, int count) {
+  if (prepared.mode == Mode::INT8) {
+    return quantise(prepared, row, row_end, column, x, stride, count);
+  }
+  for (; row < row_end; row++, x += stride) {
+    int64_t start = static_cast<int64_t>(row) * prepared.inputs + column;
+    for (int i = 0; i < count; i += kGroup, start += kGroup) {
+      Float low, high;
+      load_group<false>(x + i, count - i, &low, &high);
+      if (prepared.mode == Mode::BF16) {
+        uint16_t* to = reinterpret_cast<uint16_t*>(prepared.data) + start;
+        store_bf16(to, low);
+        store_bf16(to + kLanes, high);
+      } else {
+        float* to = reinterpret_cast<float*>(prepared.data) + start;
+        store(to, low);
+        store(to + kLanes, high);
+      }
     }
   }
 }

@@ -159,6 +159,9 @@ FARTHING_INLINE Int set1_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_s
 FARTHING_INLINE Int add_int(Int a, Int b) {
   return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
 }
+FARTHING_INLINE Int sub_int(Int a, Int b) {
+  return {_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)};
+}
 // a * b for a in [0, 2^15) and b in [-2^15, 2^15).
 FARTHING_INLINE Int mul_int(Int a, Int b) {
   return {_mm256_madd_epi16(a.low, b.low), _mm256_madd_epi16(a.high, b.high)};
@@ -171,6 +174,11 @@ FARTHING_INLINE Int shift_left(Int a) {
 template <int Bits>
 FARTHING_INLINE Int shift_right(Int a) {
   return {_mm256_srli_epi32(a.low, Bits), _mm256_srli_epi32(a.high, Bits)};
+}
+// Copies of the sign do.
+template <int Bits>
+FARTHING_INLINE Int shift_right_signed(Int a) {
+  return {_mm256_srai_epi32(a.low, Bits), _mm256_srai_epi32(a.high, Bits)};
 }
 template <int Bits>
 FARTHING_INLINE Int low_bits(Int a) {
@@ -209,6 +217,37 @@ FARTHING_INLINE int32_t reduce_max_int(Int a) {
   __m128i q = _mm_max_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
   q = _mm_max_epi32(q, _mm_shuffle_epi32(q, 0x4e));
   return _mm_cvtsi128_si32(_mm_max_epi32(q, _mm_shuffle_epi32(q, 0xb1)));
+}
+FARTHING_INLINE void store_int(int32_t* p, Int x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.low);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.high);
+}
+
+// Lane i is what `both` makes of the lanes of a[i], in any order: each round halves the vectors and
+// brings those of two into one.
+template <class Both>
+FARTHING_INLINE __m256i reduce_eight(const Int* a, Both both) {
+  __m256i pairs[4], fours[2];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    __m256i x = both(a[2 * i].low, a[2 * i].high), y = both(a[2 * i + 1].low, a[2 * i + 1].high);
+    pairs[i] = both(_mm256_unpacklo_epi32(x, y), _mm256_unpackhi_epi32(x, y));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; i++) {
+    __m256i x = pairs[2 * i], y = pairs[2 * i + 1];
+    fours[i] = both(_mm256_unpacklo_epi64(x, y), _mm256_unpackhi_epi64(x, y));
+  }
+  return both(_mm256_permute2x128_si256(fours[0], fours[1], 0x20),
+              _mm256_permute2x128_si256(fours[0], fours[1], 0x31));
+}
+FARTHING_INLINE Int reduce_add_each(const Int (&a)[kLanes]) {
+  auto both = [](__m256i x, __m256i y) { return _mm256_add_epi32(x, y); };
+  return {reduce_eight(a, both), reduce_eight(a + 8, both)};
+}
+FARTHING_INLINE Int reduce_max_each(const Int (&a)[kLanes]) {
+  auto both = [](__m256i x, __m256i y) { return _mm256_max_epi32(x, y); };
+  return {reduce_eight(a, both), reduce_eight(a + 8, both)};
 }
 
 FARTHING_INLINE Bytes load_bytes(const uint8_t* p) {

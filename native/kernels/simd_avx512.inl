@@ -94,6 +94,7 @@ FARTHING_INLINE void store_s8(int8_t* p, Float x) {
 
 FARTHING_INLINE Int set1_int(int32_t x) { return {_mm512_set1_epi32(x)}; }
 FARTHING_INLINE Int add_int(Int a, Int b) { return {_mm512_add_epi32(a.v, b.v)}; }
+FARTHING_INLINE Int sub_int(Int a, Int b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 // a * b for a in [0, 2^15) and b in [-2^15, 2^15).
 FARTHING_INLINE Int mul_int(Int a, Int b) { return {_mm512_madd_epi16(a.v, b.v)}; }
 template <int Bits>
@@ -104,6 +105,11 @@ FARTHING_INLINE Int shift_left(Int a) {
 template <int Bits>
 FARTHING_INLINE Int shift_right(Int a) {
   return {_mm512_srli_epi32(a.v, Bits)};
+}
+// Copies of the sign do.
+template <int Bits>
+FARTHING_INLINE Int shift_right_signed(Int a) {
+  return {_mm512_srai_epi32(a.v, Bits)};
 }
 template <int Bits>
 FARTHING_INLINE Int low_bits(Int a) {
@@ -121,6 +127,35 @@ FARTHING_INLINE Int as_int(Float a) { return {_mm512_castps_si512(a.v)}; }
 FARTHING_INLINE Float as_float(Int a) { return {_mm512_castsi512_ps(a.v)}; }
 FARTHING_INLINE int32_t reduce_add_int(Int a) { return _mm512_reduce_add_epi32(a.v); }
 FARTHING_INLINE int32_t reduce_max_int(Int a) { return _mm512_reduce_max_epi32(a.v); }
+FARTHING_INLINE void store_int(int32_t* p, Int x) { _mm512_storeu_si512(p, x.v); }
+
+// Lane i is what `both` makes of the lanes of a[i], in any order: each round halves the vectors and
+// brings those of two into one.
+template <class Both>
+FARTHING_INLINE Int reduce_each(const Int (&a)[kLanes], Both both) {
+  Int pairs[8], fours[4];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) {
+    __m512i x = a[2 * i].v, y = a[2 * i + 1].v;
+    pairs[i] = both(Int{_mm512_unpacklo_epi32(x, y)}, Int{_mm512_unpackhi_epi32(x, y)});
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    __m512i x = pairs[2 * i].v, y = pairs[2 * i + 1].v;
+    fours[i] = both(Int{_mm512_unpacklo_epi64(x, y)}, Int{_mm512_unpackhi_epi64(x, y)});
+  }
+  auto quarters = [both](Int x, Int y) {
+    return both(Int{_mm512_shuffle_i32x4(x.v, y.v, 0x88)},
+                Int{_mm512_shuffle_i32x4(x.v, y.v, 0xdd)});
+  };
+  return quarters(quarters(fours[0], fours[1]), quarters(fours[2], fours[3]));
+}
+FARTHING_INLINE Int reduce_add_each(const Int (&a)[kLanes]) {
+  return reduce_each(a, [](Int x, Int y) { return add_int(x, y); });
+}
+FARTHING_INLINE Int reduce_max_each(const Int (&a)[kLanes]) {
+  return reduce_each(a, [](Int x, Int y) { return max_int(x, y); });
+}
 
 FARTHING_INLINE Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 FARTHING_INLINE Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }

@@ -128,6 +128,9 @@ FARTHING_INLINE Int set1_int(int32_t x) {
 FARTHING_INLINE Int add_int(Int a, Int b) {
   return each_part<Int>([&](int i) { return vaddq_s32(a.v[i], b.v[i]); });
 }
+FARTHING_INLINE Int sub_int(Int a, Int b) {
+  return each_part<Int>([&](int i) { return vsubq_s32(a.v[i], b.v[i]); });
+}
 FARTHING_INLINE Int max_int(Int a, Int b) {
   return each_part<Int>([&](int i) { return vmaxq_s32(a.v[i], b.v[i]); });
 }
@@ -145,6 +148,11 @@ FARTHING_INLINE Int shift_right(Int a) {
   return each_part<Int>([&](int i) {
     return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a.v[i]), Bits));
   });
+}
+// Copies of the sign do.
+template <int Bits>
+FARTHING_INLINE Int shift_right_signed(Int a) {
+  return each_part<Int>([&](int i) { return vshrq_n_s32(a.v[i], Bits); });
 }
 template <int Bits>
 FARTHING_INLINE Int low_bits(Int a) {
@@ -181,6 +189,31 @@ FARTHING_INLINE int32_t reduce_add_int(Int a) {
 }
 FARTHING_INLINE int32_t reduce_max_int(Int a) {
   return vmaxvq_s32(vmaxq_s32(vmaxq_s32(a.v[0], a.v[2]), vmaxq_s32(a.v[1], a.v[3])));
+}
+FARTHING_INLINE void store_int(int32_t* p, Int x) {
+  vst1q_s32(p, x.v[0]);
+  vst1q_s32(p + 4, x.v[1]);
+  vst1q_s32(p + 8, x.v[2]);
+  vst1q_s32(p + 12, x.v[3]);
+}
+// Lane i is the sum, or the largest, of the lanes of a[i].
+FARTHING_INLINE Int reduce_add_each(const Int (&a)[kLanes]) {
+  auto sum = [&](int i) {
+    return vaddq_s32(vaddq_s32(a[i].v[0], a[i].v[1]), vaddq_s32(a[i].v[2], a[i].v[3]));
+  };
+  return each_part<Int>([&](int i) {
+    int32x4_t first = vpaddq_s32(sum(4 * i), sum(4 * i + 1));
+    return vpaddq_s32(first, vpaddq_s32(sum(4 * i + 2), sum(4 * i + 3)));
+  });
+}
+FARTHING_INLINE Int reduce_max_each(const Int (&a)[kLanes]) {
+  auto largest = [&](int i) {
+    return vmaxq_s32(vmaxq_s32(a[i].v[0], a[i].v[1]), vmaxq_s32(a[i].v[2], a[i].v[3]));
+  };
+  return each_part<Int>([&](int i) {
+    int32x4_t first = vpmaxq_s32(largest(4 * i), largest(4 * i + 1));
+    return vpmaxq_s32(first, vpmaxq_s32(largest(4 * i + 2), largest(4 * i + 3)));
+  });
 }
 
 FARTHING_INLINE float f16_to_float(uint16_t x) {

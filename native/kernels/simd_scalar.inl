@@ -150,6 +150,9 @@ FARTHING_INLINE Int set1_int(int32_t x) {
 FARTHING_INLINE Int add_int(Int a, Int b) {
   return each_part<Int>([&](int i) { return a.v[i] + b.v[i]; });
 }
+FARTHING_INLINE Int sub_int(Int a, Int b) {
+  return each_part<Int>([&](int i) { return a.v[i] - b.v[i]; });
+}
 // a * b for a in [0, 2^15) and b in [-2^15, 2^15).
 FARTHING_INLINE Int mul_int(Int a, Int b) {
   return each_part<Int>([&](int i) { return a.v[i] * b.v[i]; });
@@ -163,6 +166,11 @@ template <int Bits>
 FARTHING_INLINE Int shift_right(Int a) {
   return each_part<Int>(
       [&](int i) { return reinterpret_cast<IntPart>(reinterpret_cast<WordPart>(a.v[i]) >> Bits); });
+}
+// Copies of the sign do.
+template <int Bits>
+FARTHING_INLINE Int shift_right_signed(Int a) {
+  return each_part<Int>([&](int i) { return a.v[i] >> Bits; });
 }
 template <int Bits>
 FARTHING_INLINE Int low_bits(Int a) {
@@ -196,6 +204,18 @@ FARTHING_INLINE int32_t reduce_max_int(Int a) {
     int32_t lane = a.v[i / 4][i % 4];
     largest = lane > largest ? lane : largest;
   }
+  return largest;
+}
+FARTHING_INLINE void store_int(int32_t* p, Int x) { memcpy(p, &x, sizeof x); }
+// Lane i is the sum, or the largest, of the lanes of a[i].
+FARTHING_INLINE Int reduce_add_each(const Int (&a)[kLanes]) {
+  Int sums;
+  for (int i = 0; i < kLanes; i++) sums.v[i / 4][i % 4] = reduce_add_int(a[i]);
+  return sums;
+}
+FARTHING_INLINE Int reduce_max_each(const Int (&a)[kLanes]) {
+  Int largest;
+  for (int i = 0; i < kLanes; i++) largest.v[i / 4][i % 4] = reduce_max_int(a[i]);
   return largest;
 }
 

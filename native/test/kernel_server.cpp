@@ -142,9 +142,10 @@ double prepare(const Kernels& k, Arguments a) {
   auto mode = static_cast<Mode>(a.integer());
   int rows = a.integer(), inputs = a.integer();
   Prepared prepared = lay_prepared(mode, rows, inputs, a.elements<uint8_t>());
-  int row = a.integer(), column = a.integer();
-  Argument& x = a.array();
-  k.prepare(prepared, row, column, reinterpret_cast<const float*>(x.bytes()), count_of(x));
+  int row = a.integer(), row_end = a.integer(), column = a.integer();
+  const float* x = a.floats();
+  int stride = a.integer();
+  k.prepare(prepared, row, row_end, column, x, stride, a.integer());
   return 0;
 }
 

@@ -24,7 +24,7 @@ def groups_of(x, padded):
 
 @tiers
 @settings(max_examples=60, deadline=None)
-@given(x=arrays(np.float32, st.tuples(st.integers(1, 3), st.integers(1, 130)), elements=ordinary))
+@given(x=arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 130)), elements=ordinary))
 def test_int8_codes_are_the_nearest_and_their_sums_exact(tier, x):
     prepared = Prepared.of(tier, "INT8", x)
     values = groups_of(x, prepared.padded)
@@ -52,10 +52,12 @@ def test_halves_round_to_even_codes(tier):
 
 @tiers
 @pytest.mark.parametrize("mode", ["FP32", "BF16", "INT8"])
-def test_preparing_a_row_in_pieces_gives_the_same_bytes(tier, mode):
-    x = np.random.default_rng(0).normal(0, 1, (3, 200)).astype(np.float32)
+@pytest.mark.parametrize("rows", [3, 21])
+def test_preparing_rows_in_pieces_gives_the_same_bytes(tier, mode, rows):
+    """Twenty-one rows of 64 columns are more than two batches of groups, the last one not full."""
+    x = np.random.default_rng(0).normal(0, 1, (rows, 200)).astype(np.float32)
     whole = Prepared.of(tier, mode, x)
-    pieces = Prepared.of(tier, mode, x, columns=[32, 128, 192])
+    pieces = Prepared.of(tier, mode, x, columns=[32, 128, 192], row_cuts=[1, 2])
     assert np.array_equal(whole.values, pieces.values)
     if mode == "INT8":
         assert np.array_equal(whole.scale, pieces.scale)
@@ -101,14 +103,18 @@ def test_bf16_keeps_what_is_not_a_finite_number(tier):
 
 @tiers
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_bad_number_shows_in_its_group_and_no_other(tier, bad):
-    x = np.random.default_rng(3).normal(0, 1, (1, 128)).astype(np.float32)
+@pytest.mark.parametrize("inputs", [128, 1024])
+def test_a_bad_number_shows_in_its_group_and_no_other(tier, bad, inputs):
+    x = np.random.default_rng(3).normal(0, 1, (1, inputs)).astype(np.float32)
     good = Prepared.of(tier, "INT8", x)
     x[0, 40] = bad
     prepared = Prepared.of(tier, "INT8", x)
     assert not np.isfinite(prepared.scale[0, 1])
     assert np.all(np.abs(prepared.values.astype(int)) <= 127)
-    others = [0, 2, 3]
+    others = [0, *range(2, inputs // GROUP)]
+    assert np.array_equal(
+        prepared.values.reshape(-1, GROUP)[others], good.values.reshape(-1, GROUP)[others]
+    )
     assert np.array_equal(prepared.scale[0, others], good.scale[0, others])
     assert np.array_equal(prepared.negative_sum[0, others], good.negative_sum[0, others])
 
