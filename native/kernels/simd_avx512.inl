@@ -157,7 +157,12 @@ FARTHING_INLINE Int reduce_max_each(const Int (&a)[kLanes]) {
   return reduce_each(a, [](Int x, Int y) { return max_int(x, y); });
 }
 
-FARTHING_INLINE Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+FARTHING_INLINE Bytes load_bytes(const uint8_t* p) {
+  __m512i v = _mm512_loadu_si512(p);
+  // Else the compiler would load it again for every row, and wait for the loads.
+  __asm__("" : "+v"(v));
+  return {v};
+}
 FARTHING_INLINE Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 FARTHING_INLINE Bytes high_nibbles(Bytes a) {
   return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
