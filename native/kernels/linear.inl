@@ -5,15 +5,16 @@
 // Where one product reads and writes: `tiles` neighbouring tiles from `weights` on, rows from
 // `row`.
 struct Product {
-  const uint8_t* weights;
+  const uint8_t* weights;  // packed tiles, or unpacked ones
   int64_t tile_stride;
-  const uint8_t* ahead;  // what to fetch meanwhile, for the products that follow
-  int64_t ahead_step;    // bytes of it for each group
-  int span_shift;        // group g lies in span g >> span_shift
+  const uint8_t *ahead, *ahead_end;  // what to fetch meanwhile, for the products that follow
+  int64_t ahead_step;                // bytes of it for each group
+  int span_shift;                    // group g lies in span g >> span_shift
   const Prepared* x;
   int row;
   float* out;
   int64_t stride;
+  int group, group_end;  // of inputs; all of them unless tiles are unpacked
 };
 
 // Calls body(Constant<0>()) ... body(Constant<Count - 1>()).
@@ -40,11 +41,12 @@ FARTHING_INLINE void store_sums(const Product& p, const Float (&sums)[Rows][Tile
 
 #include "linear_float.inl"
 #include "linear_int8.inl"
+#include "weights.inl"
 
 template <Format F, int Rows, int Tiles>
 void product(const Product& p) {
   if constexpr (mode_of(F) == Mode::INT8) {
-    int8_product<F, Rows, Tiles>(p);
+    int8_product<F, PackedWeights, Rows, Tiles>(p);
   } else if constexpr (has_codes(F)) {
     level_product<F, Rows, Tiles>(p);
   } else {
@@ -99,8 +101,67 @@ constexpr ProductFunctions products_of() {
 template <Format F>
 constexpr ProductFunctions kProducts[2] = {products_of<F, 1>(), products_of<F, 2>()};
 
+// From so many rows on, unpacking laborious formats is worth its stores; measured. There are three
+// parts or more then, each of more than half the most rows.
+constexpr int unpacking_rows(Format format) {
+  return kRegisters >= 32 ? 6 * most_rows(format) : 2 * most_rows(format) + 1;
+}
+
+template <Format F, int Rows, int Tiles>
+constexpr ProductFunction unpacked_function() {
+  if constexpr (Rows <= most_rows(F) && Rows > most_rows(F) / 2 && Tiles <= most_tiles(F, Rows)) {
+    return int8_product<F, UnpackedWeights, Rows, Tiles>;
+  } else {
+    return nullptr;
+  }
+}
+template <Format F, int Tiles>
+constexpr ProductFunctions unpacked_of() {
+  return {{nullptr, nullptr, unpacked_function<F, 3, Tiles>(), unpacked_function<F, 4, Tiles>(),
+           unpacked_function<F, 5, Tiles>(), unpacked_function<F, 6, Tiles>()}};
+}
+template <Format F>
+constexpr ProductFunctions kUnpackedProducts[2] = {unpacked_of<F, 1>(), unpacked_of<F, 2>()};
+
 // Rows whose activations stay in the second-level cache while the tiles pass.
 constexpr int64_t kRowBlockBytes = 384 * 1024;
+
+// A block of rows: its part i is rows [rows * i / parts, rows * (i + 1) / parts) from `row` on.
+struct RowParts {
+  int row, rows, parts;
+  float* out;
+};
+
+// All parts of a block; `p` lacks only what differs between them. Each part fetches its share of
+// what the products that follow read.
+FARTHING_INLINE void each_part(Product* p, const ProductFunctions& products,
+                               const RowParts& block) {
+  int64_t share = p->ahead_step * (p->group_end - p->group);
+  for (int part = 0; part < block.parts; part++, p->ahead += share) {
+    int from = block.rows * part / block.parts, to = block.rows * (part + 1) / block.parts;
+    if (p->ahead >= p->ahead_end) p->ahead_step = 0;
+    p->row = block.row + from;
+    p->out = block.out + from * p->stride;
+    products.of[to - from - 1](*p);
+  }
+}
+
+// As each_part over `tiles` packed tiles, of which every few groups are unpacked for all parts.
+template <Format F>
+void each_unpacked_part(Product* p, int tiles, const RowParts& block) {
+  UnpackedTile<F> unpacked[2];
+  const uint8_t* packed = p->weights;
+  p->weights = reinterpret_cast<const uint8_t*>(unpacked);
+  int groups = p->group_end;
+  for (; p->group < groups; p->group = p->group_end) {
+    p->group_end = groups - p->group < kUnpackedGroups ? groups : p->group + kUnpackedGroups;
+    for (int t = 0; t < tiles; t++) {
+      unpack_tile(packed + t * p->tile_stride, groups, p->group, p->group_end, &unpacked[t]);
+    }
+    each_part(p, kUnpackedProducts<F>[tiles - 1], block);
+  }
+  p->weights = packed;
+}
 
 template <Format F>
 FARTHING_INLINE void linear_of(const Matrix& matrix, const Prepared& x, int row, int row_end,
@@ -117,21 +178,25 @@ FARTHING_INLINE void linear_of(const Matrix& matrix, const Prepared& x, int row,
       tiles = tile_end - t < widest ? 1 : widest;
       const uint8_t* weights = matrix.data + t * bytes;
       int64_t size = tiles * bytes, slots = static_cast<int64_t>(parts) * x.groups();
-      int64_t step = size > 64 * slots ? (size + slots - 1) / slots : 64;
-      for (int part = 0; part < parts; part++) {
-        int from = rows * part / parts, to = rows * (part + 1) / parts;
-        int64_t begin = part * step * x.groups();  // each part fetches its share of the next tiles
-        Product p = {weights,
-                     bytes,
-                     weights + size + begin,
-                     begin < size ? step : 0,
-                     span_shift(F, matrix.group),
-                     &x,
-                     first + from,
-                     out + (first - row + from) * stride + (t - tile) * kTile,
-                     stride};
-        kProducts<F>[tiles - 1].of[to - from - 1](p);
+      Product p;
+      p.weights = weights;
+      p.tile_stride = bytes;
+      p.ahead = weights + size;
+      p.ahead_end = weights + 2 * size;
+      p.ahead_step = size > 64 * slots ? (size + slots - 1) / slots : 64;
+      p.span_shift = span_shift(F, matrix.group);
+      p.x = &x;
+      p.stride = stride;
+      p.group = 0;
+      p.group_end = x.groups();
+      RowParts block = {first, rows, parts, out + (first - row) * stride + (t - tile) * kTile};
+      if constexpr (is_laborious(F)) {
+        if (rows >= unpacking_rows(F)) {
+          each_unpacked_part<F>(&p, tiles, block);
+          continue;
+        }
       }
+      each_part(&p, kProducts<F>[tiles - 1], block);
     }
   }
 }

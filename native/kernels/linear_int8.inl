@@ -32,12 +32,12 @@ FARTHING_INLINE Activations activations_of(const Prepared& x, int row) {
           x.groups()};
 }
 
-FARTHING_INLINE void next_group(Activations* x) {
-  x->codes += kGroup;
-  x->scale += 1;
-  x->scaled_sum += 1;
-  x->negative_sum += 1;
-  x->negative_half_sum += 2;
+FARTHING_INLINE void skip_groups(Activations* x, int count) {
+  x->codes += count * kGroup;
+  x->scale += count;
+  x->scaled_sum += count;
+  x->negative_sum += count;
+  x->negative_half_sum += 2 * count;
 }
 
 // What the zero points add to an integer sum: - zero point * sum of the row's codes.
@@ -52,14 +52,12 @@ FARTHING_INLINE Int start_of(const Activations& x, int m, int half, Int zeros) {
 }
 
 // Step J of four: two quads of a group's inputs into the integer sums.
-template <Format F, int J, int Rows, int Tiles>
-FARTHING_INLINE void add_quads(const Activations& x, const uint8_t* group, int64_t tile_stride,
+template <Format F, int J, class Weights, int Rows, int Tiles>
+FARTHING_INLINE void add_quads(const Activations& x, const Weights& weights,
                                Int (&dots)[Rows][Tiles]) {
   Bytes first[Tiles], second[Tiles];
 #pragma GCC unroll 8
-  for (int t = 0; t < Tiles; t++) {
-    load_codes<F, J>(group + t * tile_stride, &first[t], &second[t]);
-  }
+  for (int t = 0; t < Tiles; t++) load_step<J>(weights, t, &first[t], &second[t]);
 #pragma GCC unroll 8
   for (int m = 0; m < Rows; m++) {
     const int8_t* quads = x.codes + m * x.inputs + 8 * J;
@@ -72,25 +70,25 @@ FARTHING_INLINE void add_quads(const Activations& x, const uint8_t* group, int64
 }
 
 // Integer sums begin, over the inputs of a group or of its half `half`.
-template <Format F, int Rows, int Tiles>
-FARTHING_INLINE void start_dots(const Activations& x, const uint8_t* spans, int64_t tile_stride,
-                                int half, Int (&dots)[Rows][Tiles]) {
+template <Format F, class Weights, int Rows, int Tiles>
+FARTHING_INLINE void start_dots(const Activations& x, const Weights& weights, int half,
+                                Int (&dots)[Rows][Tiles]) {
 #pragma GCC unroll 8
   for (int t = 0; t < Tiles; t++) {
     Int zeros = {};
-    if constexpr (has_zeros(F)) zeros = load_u8(spans + t * tile_stride + kHalfBytes);
+    if constexpr (has_zeros(F)) zeros = zeros_of(weights, t);
 #pragma GCC unroll 8
     for (int m = 0; m < Rows; m++) dots[m][t] = start_of<F>(x, m, half, zeros);
   }
 }
 
 // A group's integer sums into the outputs.
-template <Format F, int Rows, int Tiles>
-FARTHING_INLINE void add_group(const Activations& x, Scales at, int64_t tile_stride,
+template <Format F, class Weights, int Rows, int Tiles>
+FARTHING_INLINE void add_group(const Activations& x, const Weights& weights,
                                const Int (&dots)[Rows][Tiles], Float (&sums)[Rows][Tiles]) {
 #pragma GCC unroll 8
-  for (int t = 0; t < Tiles; t++, at = {at.span + tile_stride, at.part + tile_stride}) {
-    Float scale = load_scale<F>(at, 0);
+  for (int t = 0; t < Tiles; t++) {
+    Float scale = scale_of(weights, t, 0);
     // The levels of NF4 count 127 times; a scale of the whole row comes last.
     if (F == Format::NF4) scale = mul(scale, set1(1.0f / 127));
 #pragma GCC unroll 8
@@ -100,7 +98,7 @@ FARTHING_INLINE void add_group(const Activations& x, Scales at, int64_t tile_str
       sums[m][t] = fma(to_float(dots[m][t]), factor, sums[m][t]);
     }
     if constexpr (has_minimum(F)) {
-      Float minimum = load_minimum<F>(at, 0);
+      Float minimum = minimum_of(weights, t, 0);
 #pragma GCC unroll 8
       for (int m = 0; m < Rows; m++) {
         sums[m][t] = fma(minimum, set1(x.scaled_sum[m * x.groups]), sums[m][t]);
@@ -111,19 +109,19 @@ FARTHING_INLINE void add_group(const Activations& x, Scales at, int64_t tile_str
 
 // The integer sums of a group's half, scaled, into the group's float sums, the first half beginning
 // them.
-template <Format F, int Rows, int Tiles>
-FARTHING_INLINE void add_half(const Activations& x, Scales at, int64_t tile_stride, int half,
+template <Format F, class Weights, int Rows, int Tiles>
+FARTHING_INLINE void add_half(const Activations& x, const Weights& weights, int half,
                               const Int (&dots)[Rows][Tiles], Float (&sums)[Rows][Tiles]) {
 #pragma GCC unroll 8
-  for (int t = 0; t < Tiles; t++, at = {at.span + tile_stride, at.part + tile_stride}) {
-    Float scale = load_scale<F>(at, half);
+  for (int t = 0; t < Tiles; t++) {
+    Float scale = scale_of(weights, t, half);
 #pragma GCC unroll 8
     for (int m = 0; m < Rows; m++) {
       Float dot = to_float(dots[m][t]);
       sums[m][t] = half == 0 ? mul(dot, scale) : fma(dot, scale, sums[m][t]);
     }
     if constexpr (has_minimum(F)) {
-      Float negative = sub(zero(), load_minimum<F>(at, half));
+      Float negative = sub(zero(), minimum_of(weights, t, half));
 #pragma GCC unroll 8
       for (int m = 0; m < Rows; m++) {
         Float sum = to_float(set1_int(x.negative_half_sum[2 * m * x.groups + half]));
@@ -134,51 +132,56 @@ FARTHING_INLINE void add_half(const Activations& x, Scales at, int64_t tile_stri
 }
 
 // An integer sum is exact: 32 products of at most 255 * 127 fit a float's 24 bits.
-template <Format F, int Rows, int Tiles>
+template <Format F, class Weights, int Rows, int Tiles>
+FARTHING_INLINE void multiply_group(const Activations& x, const Weights& weights,
+                                    Float (&sums)[Rows][Tiles]) {
+  Int dots[Rows][Tiles];
+  start_dots<F>(x, weights, 0, dots);
+  add_quads<F, 0>(x, weights, dots);
+  add_quads<F, 1>(x, weights, dots);
+  if constexpr (has_halves(F)) {
+    Float group[Rows][Tiles];
+    add_half<F>(x, weights, 0, dots, group);
+    start_dots<F>(x, weights, 1, dots);
+    add_quads<F, 2>(x, weights, dots);
+    add_quads<F, 3>(x, weights, dots);
+    add_half<F>(x, weights, 1, dots, group);
+#pragma GCC unroll 8
+    for (int m = 0; m < Rows; m++) {
+      Float factor = set1(x.scale[m * x.groups]);
+#pragma GCC unroll 8
+      for (int t = 0; t < Tiles; t++) sums[m][t] = fma(group[m][t], factor, sums[m][t]);
+    }
+  } else {
+    add_quads<F, 2>(x, weights, dots);
+    add_quads<F, 3>(x, weights, dots);
+    add_group<F>(x, weights, dots, sums);
+  }
+}
+
+// The groups [p.group, p.group_end); after the first ones, sums go on from what `out` holds.
+template <Format F, template <Format> class Weights, int Rows, int Tiles>
 FARTHING_INLINE void int8_product(const Product& p) {
   Activations x = activations_of(*p.x, p.row);
-  int groups = p.x->groups();
-  int shift = layout(F).span ? span_shift(F, 0) : p.span_shift;
-  const uint8_t *weights = p.weights, *ahead = p.ahead, *ahead_end = ahead;
+  skip_groups(&x, p.group);
+  const uint8_t *ahead = p.ahead, *ahead_end = ahead;
   Float sums[Rows][Tiles];
 #pragma GCC unroll 8
   for (int m = 0; m < Rows; m++) {
 #pragma GCC unroll 8
-    for (int t = 0; t < Tiles; t++) sums[m][t] = zero();
-  }
-  for (int g = 0; g < groups; g++) {
-    for (ahead_end += p.ahead_step; ahead < ahead_end; ahead += 64) prefetch(ahead);
-    Scales at = {p.weights + spans_offset<F>(groups) + (g >> shift) * layout(F).span_bytes,
-                 p.weights + parts_offset<F>(groups) + g * layout(F).part_bytes};
-    Int dots[Rows][Tiles];
-    start_dots<F>(x, at.span, p.tile_stride, 0, dots);
-    add_quads<F, 0>(x, weights, p.tile_stride, dots);
-    add_quads<F, 1>(x, weights, p.tile_stride, dots);
-    if constexpr (has_halves(F)) {
-      Float group[Rows][Tiles];
-      add_half<F>(x, at, p.tile_stride, 0, dots, group);
-      start_dots<F>(x, at.span, p.tile_stride, 1, dots);
-      add_quads<F, 2>(x, weights, p.tile_stride, dots);
-      add_quads<F, 3>(x, weights, p.tile_stride, dots);
-      add_half<F>(x, at, p.tile_stride, 1, dots, group);
-#pragma GCC unroll 8
-      for (int m = 0; m < Rows; m++) {
-        Float factor = set1(x.scale[m * x.groups]);
-#pragma GCC unroll 8
-        for (int t = 0; t < Tiles; t++) sums[m][t] = fma(group[m][t], factor, sums[m][t]);
-      }
-    } else {
-      add_quads<F, 2>(x, weights, p.tile_stride, dots);
-      add_quads<F, 3>(x, weights, p.tile_stride, dots);
-      add_group<F>(x, at, p.tile_stride, dots, sums);
+    for (int t = 0; t < Tiles; t++) {
+      sums[m][t] = p.group == 0 ? zero() : load(p.out + m * p.stride + t * kTile);
     }
-    weights += code_bytes(F);
-    next_group(&x);
+  }
+  for (int g = p.group; g < p.group_end; g++) {
+    for (ahead_end += p.ahead_step; ahead < ahead_end; ahead += 64) prefetch(ahead);
+    multiply_group<F>(x, Weights<F>::at_group(p, g), sums);
+    skip_groups(&x, 1);
   }
   if constexpr (F == Format::INT8) {
 #pragma GCC unroll 8
     for (int t = 0; t < Tiles; t++) {
-      const uint8_t* span = p.weights + t * p.tile_stride + spans_offset<F>(groups);
+      const uint8_t* span = p.weights + t * p.tile_stride + spans_offset<F>(p.x->groups());
       Float scale = load_scale<F>({span, nullptr}, 0);
 #pragma GCC unroll 8
       for (int m = 0; m < Rows; m++) sums[m][t] = mul(sums[m][t], scale);

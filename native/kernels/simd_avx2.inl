@@ -254,6 +254,10 @@ FARTHING_INLINE Bytes load_bytes(const uint8_t* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
 }
+FARTHING_INLINE void store_bytes(uint8_t* p, Bytes a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.low);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), a.high);
+}
 FARTHING_INLINE Bytes low_nibbles(Bytes a) {
   __m256i nibble = _mm256_set1_epi8(15);
   return {_mm256_and_si256(a.low, nibble), _mm256_and_si256(a.high, nibble)};

@@ -163,6 +163,7 @@ FARTHING_INLINE Bytes load_bytes(const uint8_t* p) {
   __asm__("" : "+v"(v));
   return {v};
 }
+FARTHING_INLINE void store_bytes(uint8_t* p, Bytes a) { _mm512_storeu_si512(p, a.v); }
 FARTHING_INLINE Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 FARTHING_INLINE Bytes high_nibbles(Bytes a) {
   return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};

@@ -263,6 +263,9 @@ FARTHING_INLINE void store_s8(int8_t* p, Float x) {
 FARTHING_INLINE Bytes load_bytes(const uint8_t* p) {
   return each_part<Bytes>([=](int i) { return vld1q_u8(p + 16 * i); });
 }
+FARTHING_INLINE void store_bytes(uint8_t* p, Bytes a) {
+  for (int i = 0; i < 4; i++) vst1q_u8(p + 16 * i, a.v[i]);
+}
 FARTHING_INLINE Bytes low_nibbles(Bytes a) {
   return each_part<Bytes>([&](int i) { return vandq_u8(a.v[i], vdupq_n_u8(15)); });
 }

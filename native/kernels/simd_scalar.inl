@@ -278,6 +278,7 @@ FARTHING_INLINE void store_s8(int8_t* p, Float x) {
 FARTHING_INLINE Bytes load_bytes(const uint8_t* p) {
   return each_part<Bytes>([=](int i) { return load_part<WordPart>(p + 16 * i); });
 }
+FARTHING_INLINE void store_bytes(uint8_t* p, Bytes a) { memcpy(p, &a, sizeof a); }
 FARTHING_INLINE Bytes low_nibbles(Bytes a) {
   return each_part<Bytes>([&](int i) { return a.v[i] & 0x0f0f0f0f; });
 }

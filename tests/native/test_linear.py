@@ -170,6 +170,20 @@ def test_blocks_of_rows_that_fill_the_cache_change_no_bit(tier, format_name):
     assert np.array_equal(whole.view(np.uint32), cut.view(np.uint32))
 
 
+@tiers
+@quantised
+def test_tiles_unpacked_for_many_rows_change_no_bit(tier, format_name):
+    """Three tiles are a pair and one alone; 24 groups and one are unpacked in two turns."""
+    inputs = whole_inputs(format_name, 800)
+    source = source_rows(format_name, 40, inputs, np.random.default_rng(18))
+    packed = Packed.of(tier, format_name, source, inputs)
+    x = Prepared.of(tier, mode_of(format_name), activations(64, inputs))
+    few = linear(packed, x, row_bounds=[*range(0, 64, 2), 64])
+    for rows in (9, 13, 36, 40, 64):
+        many = linear(packed, x, row_bounds=sorted({0, rows, 64}))
+        assert np.array_equal(many.view(np.uint32), few.view(np.uint32)), rows
+
+
 @pytest.mark.skipif(not {"avx2", "avx512"} <= set(TIERS), reason="this machine lacks a tier")
 @pytest.mark.parametrize("format_name", [f for f in FORMATS if f != "BF16"])
 def test_the_tiers_that_round_alike_give_the_same_bits(format_name):
