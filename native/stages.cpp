@@ -7,7 +7,10 @@
 namespace farthing {
 namespace {
 
-constexpr int kUnitTiles = 4;    // outputs of a plain product are dealt out in units of 64
+constexpr int kUnitTiles = 4;    // outputs of a product are dealt out in units of 64,
+constexpr int kFewTiles = 2;     // or of 32, where the threads would get too few of them
+constexpr int kFewUnits = 16;    // a thread's: the last one to end then waits little for the others
+constexpr int kLeastRows = 24;   // of a unit: fewer would not make up for loading its weights
 constexpr int kRowsPerItem = 8;  // rows of elementwise work in one item
 
 int ceil_divide(int a, int b) { return (a + b - 1) / b; }
@@ -79,23 +82,30 @@ struct Unit {
 // of activations stays in the nearest cache while the weights stream past.
 class Units {
  public:
-  Units(int rows, int outputs, int columns)
+  Units(int rows, int outputs, int columns, int row_block = kRowBlock)
       : rows_(rows),
         outputs_(outputs),
         columns_(columns),
+        row_block_(row_block),
         across_(ceil_divide(outputs, columns)),
-        count_(across_ * ceil_divide(rows, kRowBlock)) {}
+        count_(across_ * ceil_divide(rows, row_block)) {}
 
   int count() const { return count_; }
   Unit operator[](int index) const {
-    int row = index / across_ * kRowBlock;
+    int row = index / across_ * row_block_;
     int column = index % across_ * columns_;
-    return {row, std::min(rows_, row + kRowBlock), column, std::min(outputs_, column + columns_)};
+    return {row, std::min(rows_, row + row_block_), column, std::min(outputs_, column + columns_)};
   }
 
  private:
-  int rows_, outputs_, columns_, across_, count_;
+  int rows_, outputs_, columns_, row_block_, across_, count_;
 };
+
+Units plain_units(const Worker& worker, int rows, int outputs) {
+  Units units(rows, outputs, kUnitTiles * kTile);
+  if (units.count() >= kFewUnits * worker.threads()) return units;
+  return Units(rows, outputs, kFewTiles * kTile);
+}
 
 void add_bias(const Worker& worker, int bias, const Unit& unit, float* out, int64_t stride) {
   if (bias < 0) return;
@@ -154,7 +164,7 @@ void EmbedStage::run(Worker& worker) const {
 
 void LinearStage::run(Worker& worker) const {
   Source source(worker, input_, {product_});
-  Units units(source.rows(), worker.matrix(product_.matrix).outputs, kUnitTiles * kTile);
+  Units units = plain_units(worker, source.rows(), worker.matrix(product_.matrix).outputs);
   const int64_t stride = worker.value(output_).stride;
   worker.each(units.count(), [&](int item) {
     Unit unit = units[item];
@@ -178,7 +188,7 @@ void GateStage::run(Worker& worker) const {
   Source source(worker, input_, {gate_, up_});
   const Value& value = worker.value(output_);
   auto activate = activation_ == Activation::Silu ? worker.kernels.swiglu : worker.kernels.geglu;
-  Units units(source.rows(), worker.matrix(gate_.matrix).outputs, kUnitTiles * kTile);
+  Units units = plain_units(worker, source.rows(), worker.matrix(gate_.matrix).outputs);
   constexpr int64_t stride = kUnitTiles * kTile;
   worker.each(units.count(), [&](int item) {
     Unit unit = units[item];
@@ -205,25 +215,29 @@ void HeadsStage::run(Worker& worker) const {
   const int64_t head_bytes = head_block_bytes(worker.cache_type(), head_dim);
   const int columns = head_columns(head_dim);
   Source source(worker, input_, {query_.product, key_.product, value_.product});
-  Units queries(source.rows(), worker.matrix(query_.product.matrix).outputs, columns);
-  Units keys(source.rows(), worker.matrix(key_.product.matrix).outputs, columns);
+  const int query_outputs = worker.matrix(query_.product.matrix).outputs;
+  const int key_outputs = worker.matrix(key_.product.matrix).outputs;
+  // Heads stay whole, so where there are few it is the rows that are cut.
+  const int units = ceil_divide(query_outputs + key_outputs, columns);
+  const int cuts = std::max(1, kFewUnits * worker.threads() / units);
+  const int row_block = std::clamp(ceil_divide(source.rows(), cuts), kLeastRows, kRowBlock);
+  Units queries(source.rows(), query_outputs, columns, row_block);
+  Units keys(source.rows(), key_outputs, columns, row_block);
 
   // Keys and values first: a unit of them is twice the work.
   worker.each(keys.count() + queries.count(), [&](int item) {
-    float* first = worker.scratch_tile(0);
     if (item >= keys.count()) {
       Unit unit = queries[item - keys.count()];
-      multiply(worker, source, query_.product, unit, first, columns);
-      for (int row = 0; row < unit.rows(); ++row) {
-        float* out = worker.row(output_, unit.row + row) + unit.column;
-        for (int column = 0; column < unit.columns(); column += head_dim) {
-          float* head = first + row * columns + column;
-          finish_head(worker, query_, head_dim, unit.row + row, head);
-          std::memcpy(out + column, head, sizeof(float) * head_dim);
+      multiply(worker, source, query_.product, unit, worker.row(output_, unit.row) + unit.column,
+               worker.value(output_).stride);
+      for (int row = unit.row; row < unit.row_end; ++row) {
+        for (int column = unit.column; column < unit.column_end; column += head_dim) {
+          finish_head(worker, query_, head_dim, row, worker.row(output_, row) + column);
         }
       }
       return;
     }
+    float* first = worker.scratch_tile(0);
     float* second = worker.scratch_tile(1);
     Unit unit = keys[item];
     multiply(worker, source, key_.product, unit, first, columns);
