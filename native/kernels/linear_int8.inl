@@ -164,18 +164,21 @@ template <Format F, template <Format> class Weights, int Rows, int Tiles>
 FARTHING_INLINE void int8_product(const Product& p) {
   Activations x = activations_of(*p.x, p.row);
   skip_groups(&x, p.group);
+  Weights<F> weights = Weights<F>::start(p);
   const uint8_t *ahead = p.ahead, *ahead_end = ahead;
   Float sums[Rows][Tiles];
 #pragma GCC unroll 8
   for (int m = 0; m < Rows; m++) {
 #pragma GCC unroll 8
     for (int t = 0; t < Tiles; t++) {
-      sums[m][t] = p.group == 0 ? zero() : load(p.out + m * p.stride + t * kTile);
+      bool begins = Weights<F>::kAllGroups || p.group == 0;
+      sums[m][t] = begins ? zero() : load(p.out + m * p.stride + t * kTile);
     }
   }
   for (int g = p.group; g < p.group_end; g++) {
     for (ahead_end += p.ahead_step; ahead < ahead_end; ahead += 64) prefetch(ahead);
-    multiply_group<F>(x, Weights<F>::at_group(p, g), sums);
+    multiply_group<F>(x, weights, sums);
+    next_group(&weights);
     skip_groups(&x, 1);
   }
   if constexpr (F == Format::INT8) {

@@ -3,31 +3,40 @@
 
 template <Format F>
 struct PackedWeights {
+  static constexpr bool kAllGroups = true;  // are one product
   const uint8_t* codes;  // the group's, in the first tile; the others lie `tile_stride` apart
-  Scales at;
+  const uint8_t *spans, *parts;  // of the first tile
   int64_t tile_stride;
+  int group, shift;
 
-  // `shift` says which span the group lies in, unless the format does.
-  FARTHING_INLINE PackedWeights of(const uint8_t* tile, int64_t tile_stride, int groups, int group,
-                                   int shift) {
-    if constexpr (layout(F).span != 0) shift = span_shift(F, 0);
+  // `shift` says which span a group lies in, unless the format does.
+  FARTHING_INLINE PackedWeights from(const uint8_t* tile, int64_t tile_stride, int groups,
+                                     int group, int shift) {
     return {tile + group * code_bytes(F),
-            {tile + spans_offset<F>(groups) + (group >> shift) * layout(F).span_bytes,
-             tile + parts_offset<F>(groups) + group * layout(F).part_bytes},
-            tile_stride};
+            tile + spans_offset<F>(groups),
+            tile + parts_offset<F>(groups),
+            tile_stride,
+            group,
+            layout(F).span ? span_shift(F, 0) : shift};
   }
-  FARTHING_INLINE PackedWeights at_group(const Product& p, int group) {
-    return of(p.weights, p.tile_stride, p.x->groups(), group, p.span_shift);
+  FARTHING_INLINE PackedWeights start(const Product& p) {
+    return from(p.weights, p.tile_stride, p.x->groups(), 0, p.span_shift);
   }
 };
 
+template <Format F>
+FARTHING_INLINE void next_group(PackedWeights<F>* w) {
+  w->codes += code_bytes(F);
+  w->group++;
+}
 template <int J, Format F>
 FARTHING_INLINE void load_step(const PackedWeights<F>& w, int t, Bytes* first, Bytes* second) {
   load_codes<F, J>(w.codes + t * w.tile_stride, first, second);
 }
 template <Format F>
 FARTHING_INLINE Scales scales_at(const PackedWeights<F>& w, int t) {
-  return {w.at.span + t * w.tile_stride, w.at.part + t * w.tile_stride};
+  return {w.spans + (w.group >> w.shift) * layout(F).span_bytes + t * w.tile_stride,
+          w.parts + w.group * layout(F).part_bytes + t * w.tile_stride};
 }
 template <Format F>
 FARTHING_INLINE Float scale_of(const PackedWeights<F>& w, int t, int half) {
@@ -72,7 +81,7 @@ FARTHING_INLINE void unpack_step(const PackedWeights<F>& from, uint8_t* codes) {
 template <Format F>
 void unpack_tile(const uint8_t* tile, int groups, int group, int group_end, UnpackedTile<F>* to) {
   for (int g = group, i = 0; g < group_end; g++, i++) {
-    PackedWeights<F> from = PackedWeights<F>::of(tile, 0, groups, g, 0);
+    PackedWeights<F> from = PackedWeights<F>::from(tile, 0, groups, g, 0);
     unpack_step<F, 0>(from, to->codes[i]);
     unpack_step<F, 1>(from, to->codes[i]);
     unpack_step<F, 2>(from, to->codes[i]);
@@ -86,14 +95,19 @@ void unpack_tile(const uint8_t* tile, int groups, int group, int group_end, Unpa
 
 template <Format F>
 struct UnpackedWeights {
+  static constexpr bool kAllGroups = false;
   const UnpackedTile<F>* tile;  // the others follow it
   int group;                    // from the first unpacked one on
 
-  FARTHING_INLINE UnpackedWeights at_group(const Product& p, int group) {
-    return {reinterpret_cast<const UnpackedTile<F>*>(p.weights), group - p.group};
+  FARTHING_INLINE UnpackedWeights start(const Product& p) {
+    return {reinterpret_cast<const UnpackedTile<F>*>(p.weights), 0};
   }
 };
 
+template <Format F>
+FARTHING_INLINE void next_group(UnpackedWeights<F>* w) {
+  w->group++;
+}
 template <int J, Format F>
 FARTHING_INLINE void load_step(const UnpackedWeights<F>& w, int t, Bytes* first, Bytes* second) {
   const uint8_t* codes = w.tile[t].codes[w.group];
