@@ -10,12 +10,26 @@ struct ChunkRange {
   int count() const { return end - first; }
 };
 
+// The first and last position that some query of the tile sees.
+int first_visible(const Attention& attention) {
+  if (attention.window == 0) return 0;
+  return std::max(0, attention.first_position - attention.window + 1);
+}
+int last_visible(const Attention& attention) {
+  return attention.first_position + attention.queries - 1;
+}
+
 // The chunks of which some query of the tile sees some position.
 ChunkRange visible_chunks(const Attention& attention) {
-  int first = 0;
-  if (attention.window > 0) first = std::max(0, attention.first_position - attention.window + 1);
-  int last = attention.first_position + attention.queries - 1;
-  return {first / kChunk, last / kChunk + 1};
+  return {first_visible(attention) / kChunk, last_visible(attention) / kChunk + 1};
+}
+
+// Lets `attention` fetch what `next` begins with.
+void foresee(Attention& attention, const Attention& next) {
+  const int first = first_visible(next) / kBlock;
+  attention.next_pool = next.pool;
+  attention.next_table = next.block_table + first;
+  attention.next_blocks = last_visible(next) / kBlock + 1 - first;
 }
 
 }  // namespace
@@ -38,6 +52,9 @@ Attention AttendStage::attention(const Worker& worker, const QueryTile& tile, in
            kv_head * head_block_bytes(a.type, cache.head_dim);
   a.block_stride = worker.program.sizes().block_bytes;
   a.block_table = step.block_tables + static_cast<int64_t>(tile.sequence) * step.table_width;
+  a.next_pool = nullptr;
+  a.next_table = nullptr;
+  a.next_blocks = 0;
   return a;
 }
 
@@ -80,6 +97,15 @@ void AttendStage::run(Worker& worker) const {
   const int group = heads_ / cache.kv_heads;
   const int64_t row_floats = partial_floats(cache.head_dim);
   const bool reverse = worker.reverse_merges();
+  // Attention of one query tile to one KV head, and a look at the next: a thread takes them in
+  // order.
+  auto pair_attention = [&](int pair) {
+    Attention a = attention(worker, tiles[pair / cache.kv_heads], pair % cache.kv_heads);
+    if (++pair < pairs) {
+      foresee(a, attention(worker, tiles[pair / cache.kv_heads], pair % cache.kv_heads));
+    }
+    return a;
+  };
 
   // Few pairs would leave threads idle: then chunks are dealt out one by one, their partials kept,
   // and whoever finishes a pair's last chunk merges them, in the same order as below.
@@ -97,7 +123,7 @@ void AttendStage::run(Worker& worker) const {
     worker.each(pairs, [&](int pair) {
       const QueryTile& tile = tiles[pair / cache.kv_heads];
       const int kv_head = pair % cache.kv_heads;
-      Attention a = attention(worker, tile, kv_head);
+      Attention a = pair_attention(pair);
       ChunkRange chunks = visible_chunks(a);
       const int rows = tile.queries * group;
       float* partial = state + rows * row_floats;
@@ -117,7 +143,7 @@ void AttendStage::run(Worker& worker) const {
     const int pair = item / most_chunks;
     const QueryTile& tile = tiles[pair / cache.kv_heads];
     const int kv_head = pair % cache.kv_heads;
-    Attention a = attention(worker, tile, kv_head);
+    Attention a = pair_attention(pair);
     ChunkRange chunks = visible_chunks(a);
     const int index = item % most_chunks;
     if (index >= chunks.count()) return;

@@ -20,6 +20,10 @@ CacheType cache_type_of(int number) {
   return static_cast<CacheType>(number);
 }
 
+void require_pairs(CacheType type, int head_dim) {
+  require(type != CacheType::BF16 || head_dim % 2 == 0, "head_dim is odd: BF16 keys are pairs");
+}
+
 void bind_angles(const char* tier, int32_t position, Array<const double, 1> frequencies,
                  Array<float, 1> cosine, Array<float, 1> sine) {
   require(cosine.size() == frequencies.size() && sine.size() == frequencies.size(),
@@ -39,6 +43,7 @@ void bind_cache_write(const char* tier, int cache_type, Array<uint8_t, 1> head_b
                       Array<const float, 1> key, Array<const float, 1> value) {
   CacheType type = cache_type_of(cache_type);
   int head_dim = static_cast<int>(key.size());
+  require_pairs(type, head_dim);
   require(value.size() == key.size(), "cache_write: key and value differ in length");
   require(static_cast<int64_t>(head_block.size()) >= head_block_bytes(type, head_dim),
           "cache_write: head_block is shorter than head_block_bytes");
@@ -52,7 +57,7 @@ using Pool = nb::ndarray<const uint8_t, nb::ndim<2>, nb::device::cpu>;
 void bind_attend_chunk(const char* tier, int cache_type, Array<const float, 3> query, Pool pool,
                        Array<const int32_t, 1> block_table, int first_position, int window,
                        float scale, int chunk, Array<float, 2> partial) {
-  Attention attention;
+  Attention attention{};
   attention.type = cache_type_of(cache_type);
   attention.queries = static_cast<int>(query.shape(0));
   attention.group = static_cast<int>(query.shape(1));
@@ -65,6 +70,7 @@ void bind_attend_chunk(const char* tier, int cache_type, Array<const float, 3> q
   attention.pool = pool.data();
   attention.block_stride = pool.stride(0);
   attention.block_table = block_table.data();
+  require_pairs(attention.type, attention.head_dim);
   require(attention.queries >= 1 && attention.queries <= kQueryTile && attention.group >= 1,
           "attend_chunk: query must be [1 ... 8 queries][group][head_dim]");
   require(pool.stride(1) == 1 && static_cast<int64_t>(pool.shape(1)) >=

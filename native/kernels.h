@@ -18,8 +18,10 @@ constexpr int kChunk = 256;  // positions whose attention is summed as one unit
 
 enum class CacheType : int32_t { FP32, FP16, BF16, INT8 };
 
-// One KV head's part of a block: keys [head_dim][32 positions], then values [32][head_dim], both of
-// the cache's element type; INT8 adds [32] fp32 key scales and [32] fp32 value scales after them.
+// One KV head's part of a block, of the cache's element type: keys [head_dim][32 positions], then
+// values [32][head_dim]. BF16 keeps pairs, for dot products: keys [head_dim / 2][32][2], values
+// [16][head_dim][2], so that head_dim is even. INT8 adds [32] fp32 key scales and [32] fp32 value
+// scales.
 constexpr int64_t head_block_bytes(CacheType type, int64_t head_dim) {
   int64_t element = type == CacheType::FP32 ? 4 : type == CacheType::INT8 ? 1 : 2;
   int64_t scales = type == CacheType::INT8 ? 2 * kBlock * 4 : 0;
@@ -41,13 +43,18 @@ struct Attention {
   const uint8_t* pool;         // this layer and KV head in block 0
   int64_t block_stride;        // bytes from one block to the next
   const int32_t* block_table;  // entry i holds positions 32 i ... 32 i + 31
+  // Another pool and the blocks of it that are read after the last chunk: a hint, to fetch them.
+  const uint8_t* next_pool;
+  const int32_t* next_table;
+  int32_t next_blocks;  // 0: unknown
 };
 
 constexpr int kQueryTile = 8;  // most queries in one Attention
 
 // What one chunk of 256 positions adds to one row, unnormalised:
-//   [0] the largest score, [1] sum of exp(score - largest), [2] and on, the head_dim weighted sums
-//   of values. A row that sees nothing of the chunk has sum 0, and merging it changes no bit.
+//   [0] the largest score times log2(e), [1] sum of exp(score - largest), [2] and on, the head_dim
+//   weighted sums of values. A row that sees nothing of the chunk has sum 0, and merging it changes
+//   no bit.
 constexpr int64_t partial_floats(int64_t head_dim) { return round_up(head_dim + 2, kTile); }
 
 // Gumbel noise of a token: a function of these four and the token id alone.

@@ -1,4 +1,5 @@
-"""Softmax attention in float64, and a paged cache over numpy memory that the native kernels fill.
+"""Softmax attention in float64, rounded where a bf16 cache's is, and a paged cache over numpy
+memory that the native kernels fill.
 
 The cache is as hostile as the real one: every byte that no token wrote is garbage, blocks lie in
 any order, and the block table names no block that the queries may not read.
@@ -72,6 +73,46 @@ def softmax_attention(
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         out[i] = weights @ values[begin:end] / weights.sum(axis=-1, keepdims=True)
     return out
+
+
+def scaled_query(cache_type: str, query: Floats, scale: float) -> NDArray[np.float64]:
+    """What scores are made with: their exponents are of base 2, and bf16 keys meet a bf16 query."""
+    if cache_type != "bf16":
+        return query.astype(np.float64) * scale * np.log2(np.e)
+    return round_bf16(query * (np.float32(scale) * np.float32(1.44269504))).astype(np.float64)
+
+
+def rounded_attention(
+    query: Floats,
+    keys: NDArray[np.float64],
+    values: NDArray[np.float64],
+    first_position: int,
+    window: int,
+    scale: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """softmax_attention with the query rounded to bf16, and, within each chunk, the weights.
+
+    Besides, how far a row [queries, group] may be off because some weight is so near the middle of
+    two bf16 numbers that the kernel's float32 may take the other.
+    """
+    exponents = scaled_query("bf16", query, scale)
+    out, slack = np.empty(query.shape), np.zeros(query.shape[:2])
+    for i in range(len(query)):
+        end = first_position + i + 1
+        begin = max(0, end - window) if window else 0
+        scores = exponents[i] @ keys[begin:end].T
+        chunk = np.arange(begin, end) // CHUNK
+        largest = np.full(scores.shape, -np.inf)
+        for each in np.unique(chunk):
+            largest[:, chunk == each] = scores[:, chunk == each].max(axis=-1, keepdims=True)
+        exact = np.exp2(scores - largest).astype(np.float32)
+        to_middle = (exact.view(np.uint32) & 0xFFFF).astype(np.int64) - 0x8000
+        merged = np.exp2(largest - largest.max(axis=-1, keepdims=True))
+        weights = round_bf16(exact) * merged
+        out[i] = weights @ values[begin:end] / weights.sum(axis=-1, keepdims=True)
+        doubtful = np.where(np.abs(to_middle) < 64, exact * merged, 0).sum(axis=-1)
+        slack[i] = 2.0**-7 * doubtful / weights.sum(axis=-1) * 2 * np.abs(values[begin:end]).max()
+    return out, slack
 
 
 @dataclass

@@ -3,19 +3,83 @@
 #include "attend_cache.inl"
 #include "attend_rope.inl"
 #include "attend_tile.inl"
+#include "attend_values.inl"
+
+// A row of a query as factors, times `scale`.
+template <class Cache>
+void prepare_query(const float* query, int head_dim, float scale, uint8_t* factors) {
+  constexpr int kWidth = kLanes * Cache::kStep;
+  for (int i = 0; i < head_dim; i += kWidth, factors += kLanes * kFactorBytes) {
+    Float x[Cache::kStep];
+#pragma GCC unroll 2
+    for (int j = 0; j < Cache::kStep; ++j) {
+      int at = i + j * kLanes;
+      Float part = i + kWidth <= head_dim ? load(query + at)
+                                          : load_first(query + at, clamp_lanes(head_dim - at));
+      x[j] = mul(part, set1(scale));
+    }
+    auto prepared = Cache::factors(x);
+    if (i + kWidth <= head_dim)
+      store_factors(factors, prepared);
+    else
+      memcpy(factors, &prepared, (head_dim - i) / Cache::kStep * kFactorBytes);
+  }
+}
+
+// Where the blocks of a tile lie that ends before row_end, and what will be read after them.
+template <class Cache>
+void lay_out(const Attention& attention, int chunk, int row_end, Tile& tile) {
+  auto block_at = [&](const uint8_t* pool, const int32_t* table, int index) {
+    return pool + attention.block_stride * table[index];
+  };
+  const int first = chunk * kChunkBlocks;
+  tile.block = tile.from[0] / kBlock;
+  tile.block_end = (tile.to[tile.rows - 1] + kBlock - 1) / kBlock;
+  const uint8_t** part = tile.parts;
+  for (int b = tile.block; b < tile.block_end; ++b) {
+    tile.blocks[b] = block_at(attention.pool, attention.block_table, first + b);
+    *part++ = tile.blocks[b];
+  }
+  for (int b = tile.block; b < tile.block_end; ++b)
+    *part++ =
+        reinterpret_cast<const uint8_t*>(values_of<Cache>(tile.blocks[b], attention.head_dim));
+
+  // The next tile's keys, the next chunk's, or what the caller says.
+  const int blocks = (attention.first_position + attention.queries - 1) / kBlock + 1;
+  const uint8_t* pool = attention.pool;
+  const int32_t* table = attention.block_table + first + kChunkBlocks;
+  int count = blocks - first - kChunkBlocks;
+  if (row_end < attention.queries * attention.group) {
+    table = attention.block_table + first + tile.block;
+    count = tile.block_end - tile.block;
+  } else if (count <= 0) {
+    pool = attention.next_pool;
+    table = attention.next_table;
+    count = attention.next_blocks;
+  }
+  for (int b = 0; b < kMostAhead; ++b, ++part)
+    *part = b < count ? block_at(pool, table, b) : part[-1];
+}
 
 // Rows [row, row_end) of `attention`, at most kTileRows.
 template <class Cache>
 void attend_tile(const Attention& attention, int chunk, int row, int row_end, float* partial) {
   const int head_dim = attention.head_dim;
   const int64_t stride = partial_floats(head_dim);
+  partial += row * stride;
+  float* sums = partial + 2;
   Tile tile;
   tile.rows = row_end - row;
+  tile.head_dim = head_dim;
   for (int r = 0; r < tile.rows; ++r) {
     int query = (row + r) / attention.group;
     int head = (row + r) % attention.group;
-    tile.query[r] =
-        attention.query + query * attention.query_stride + static_cast<int64_t>(head) * head_dim;
+    // As long as there are no sums, their place is the query's.
+    auto* factors = reinterpret_cast<uint8_t*>(sums + r * stride);
+    prepare_query<Cache>(
+        attention.query + query * attention.query_stride + static_cast<int64_t>(head) * head_dim,
+        head_dim, attention.scale * kLog2E, factors);
+    tile.query[r] = factors;
     int64_t end = static_cast<int64_t>(attention.first_position) + query + 1;
     int64_t begin = attention.window > 0 ? end - attention.window : 0;
     auto in_chunk = [&](int64_t position) {
@@ -24,21 +88,17 @@ void attend_tile(const Attention& attention, int chunk, int row, int row_end, fl
     };
     tile.from[r] = in_chunk(begin);
     tile.to[r] = in_chunk(end);
-    float* sums = partial + (row + r) * stride;
-    __builtin_memset(sums, 0, sizeof(float) * (head_dim + 2));
   }
 
-  int block = tile.from[0] / kBlock;
-  int block_end = (tile.to[tile.rows - 1] + kBlock - 1) / kBlock;
-  for (int b = block; b < block_end; ++b)
-    tile.blocks[b] =
-        attention.pool + attention.block_stride * attention.block_table[chunk * kChunkBlocks + b];
-  score_tile<Cache>(tile, head_dim, attention.scale, block, block_end);
+  lay_out<Cache>(attention, chunk, row_end, tile);
+  score_tile<Cache>(tile);
+  for (int r = 0; r < tile.rows; ++r) {
+    __builtin_memset(partial + r * stride, 0, sizeof(float) * (head_dim + 2));
+    if (tile.from[r] < tile.to[r]) mask_scores<Cache>(tile, r, partial + r * stride);
+  }
   for (int r = 0; r < tile.rows; ++r)
-    if (tile.from[r] < tile.to[r])
-      weigh<Cache>(tile.weights + r * kChunk, tile.from[r], tile.to[r], tile.blocks, head_dim,
-                   partial + (row + r) * stride);
-  sum_tile<Cache>(tile, head_dim, partial + row * stride + 2, stride);
+    if (tile.from[r] < tile.to[r]) weigh<Cache>(tile, r, partial + r * stride);
+  sum_tile<Cache>(tile, sums, stride);
 }
 
 template <class Cache>
@@ -62,7 +122,7 @@ void attend_chunk(const Attention& attention, int chunk, float* partial) {
   }
 }
 
-// With M the larger of the two maxima: state * exp(its maximum - M) + partial * exp(its - M).
+// With M the larger of the two maxima: state * 2^(its maximum - M) + partial * 2^(its - M).
 void merge_row(float* state, const float* partial, int head_dim) {
   if (partial[1] == 0) return;
   if (state[1] == 0) {
@@ -70,8 +130,8 @@ void merge_row(float* state, const float* partial, int head_dim) {
     return;
   }
   float largest = state[0] > partial[0] ? state[0] : partial[0];
-  Float old_factor = exp(set1(state[0] - largest));
-  Float new_factor = exp(set1(partial[0] - largest));
+  Float old_factor = exp2_below(set1(state[0] - largest));
+  Float new_factor = exp2_below(set1(partial[0] - largest));
   state[0] = largest;
   for (int i = 1; i < head_dim + 2; i += kLanes) {  // the sum of weights, then those of values
     int n = head_dim + 2 - i < kLanes ? head_dim + 2 - i : kLanes;

@@ -50,7 +50,7 @@ struct PeakBf16 {
   static constexpr int kWeight = 0x3c;
   FARTHING_INLINE Sum start(int i) { return set1(static_cast<float>(i)); }
   FARTHING_INLINE Sum step(Sum sum, const uint8_t* weights, uint32_t x) {
-    return dot_bf16(sum, reinterpret_cast<const uint16_t*>(weights), x);
+    return dot_bf16(sum, load_pairs(reinterpret_cast<const uint16_t*>(weights)), x);
   }
   FARTHING_INLINE void keep(Sum sum, float* out) { store(out, sum); }
 };

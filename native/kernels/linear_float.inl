@@ -6,7 +6,7 @@ FARTHING_INLINE Float float_step(Float sum, const uint8_t* weights, const uint8_
   if constexpr (F == Format::BF16) {
     uint32_t pair;
     memcpy(&pair, x, 4);
-    return dot_bf16(sum, reinterpret_cast<const uint16_t*>(weights), pair);
+    return dot_bf16(sum, load_pairs(reinterpret_cast<const uint16_t*>(weights)), pair);
   } else {
     float factor;
     memcpy(&factor, x, 4);

@@ -341,15 +341,24 @@ FARTHING_INLINE Int dot8_small(Int sum, Bytes first, Bytes second, int32_t first
           dot8_half(sum.high, first.high, second.high, b, d)};
 }
 
+// Thirty-two 16-bit numbers, a lane holding two of them.
+FARTHING_INLINE Int load_pairs(const uint16_t* p) {
+  const __m256i* halves = reinterpret_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1)};
+}
+// The same of bf16, rounded from two vectors as store_bf16 does: first their numbers 0 and 1.
+FARTHING_INLINE Int to_bf16_pairs(Float first, Float second) {
+  __m256i low = _mm256_packus_epi32(round_bf16(first.low), round_bf16(first.high));
+  __m256i high = _mm256_packus_epi32(round_bf16(second.low), round_bf16(second.high));
+  return {_mm256_permute4x64_epi64(low, 0xd8), _mm256_permute4x64_epi64(high, 0xd8)};
+}
 // sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs: products are exact, the odd one
 // is added first.
-FARTHING_INLINE Float dot_bf16(Float sum, const uint16_t* a, uint32_t pair) {
-  const __m256i* halves = reinterpret_cast<const __m256i*>(a);
-  __m256i low = _mm256_loadu_si256(halves), high = _mm256_loadu_si256(halves + 1);
+FARTHING_INLINE Float dot_bf16(Float sum, Int a, uint32_t pair) {
   __m256i upper = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u));
   __m256i b = _mm256_set1_epi32(static_cast<int32_t>(pair));
-  Float even_a = as_float({_mm256_slli_epi32(low, 16), _mm256_slli_epi32(high, 16)});
-  Float odd_a = as_float({_mm256_and_si256(low, upper), _mm256_and_si256(high, upper)});
+  Float even_a = as_float(shift_left<16>(a));
+  Float odd_a = as_float({_mm256_and_si256(a.low, upper), _mm256_and_si256(a.high, upper)});
   __m256 even_b = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
   __m256 odd_b = _mm256_castsi256_ps(_mm256_and_si256(b, upper));
   return fma(even_a, {even_b, even_b}, fma(odd_a, {odd_b, odd_b}, sum));

@@ -347,12 +347,23 @@ FARTHING_INLINE Int dot8_small(Int sum, Bytes first, Bytes second, int32_t first
   return dot4(dot4(sum, first, first_quad), second, second_quad);
 }
 
+// Thirty-two 16-bit numbers, a lane holding two of them.
+FARTHING_INLINE Int load_pairs(const uint16_t* p) {
+  return each_part<Int>([=](int i) { return load_part<IntPart>(p + 8 * i); });
+}
+// The same of bf16, rounded from two vectors as store_bf16 does: first their numbers 0 and 1.
+FARTHING_INLINE Int to_bf16_pairs(Float first, Float second) {
+  uint16_t rounded[2 * kLanes];
+  store_bf16(rounded, first);
+  store_bf16(rounded + kLanes, second);
+  return load_pairs(rounded);
+}
 // sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs: products are exact, the odd one
 // is added first.
-FARTHING_INLINE Float dot_bf16(Float sum, const uint16_t* a, uint32_t pair) {
+FARTHING_INLINE Float dot_bf16(Float sum, Int a, uint32_t pair) {
   WordPart b = WordPart{} + pair;
   return each_part<Float>([&](int i) {
-    WordPart both = load_part<WordPart>(a + 8 * i);
+    WordPart both = reinterpret_cast<WordPart>(a.v[i]);
     FloatPart odd = floats(both & 0xffff0000) * floats(b & 0xffff0000);
     return floats(both << 16) * floats(b << 16) + (odd + sum.v[i]);
   });

@@ -17,7 +17,7 @@ cache_types = pytest.mark.parametrize("cache_type", CACHE_TYPES)
 @cache_types
 @settings(max_examples=25)
 @given(
-    head_dim=st.sampled_from([16, 64, 80, 128]),
+    head_dim=st.sampled_from([16, 24, 64, 80, 96, 128, 256]),
     group=st.integers(1, 9),
     first_position=st.integers(0, 600),
     window=st.sampled_from([0, 0, 1, 5, 40, 256, 300]),
@@ -61,6 +61,47 @@ def test_garbage_in_unused_slots_changes_no_bit(tier, cache_type, garbage):
     clean = PagedCache.of(tier, cache_type, keys, values, garbage=0)
     dirty = PagedCache.of(tier, cache_type, keys, values, garbage=garbage)
     assert same_bits(dirty.attend(query, 296), clean.attend(query, 296))
+
+
+@tiers
+@cache_types
+@pytest.mark.parametrize("head_dim", [24, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("group", [1, 3, 4])
+@pytest.mark.parametrize("first_position", [5, 252, 253, 306])
+def test_rows_of_a_tile_do_not_see_what_is_no_number_in_later_ones(
+    tier, cache_type, head_dim, group, first_position
+):
+    """Their neighbours in the tile read it in the same vectors, half of a pair even."""
+    keys, values = normal(13, 2, first_position + 8, head_dim)
+    query = normal(14, 8, group, head_dim)
+    cache = PagedCache.of(tier, cache_type, keys, values)
+    clean = cache.attend(query, first_position)
+    broken = np.full(head_dim, np.nan, np.float32)
+    for index in range(7, 0, -1):
+        cache.write(first_position + index, broken, broken)
+        out = cache.attend(query, first_position)
+        assert same_bits(out[:index], clean[:index])
+        assert cache_type == "int8" or np.isnan(out[index:]).all()
+
+
+@tiers
+@cache_types
+@pytest.mark.parametrize("head_dim", [24, 64, 128])
+@pytest.mark.parametrize("window", [1, 2, 3, 8, 33])
+@pytest.mark.parametrize("first_position", [40, 41, 260])
+def test_rows_of_a_tile_do_not_see_what_has_left_their_windows(
+    tier, cache_type, head_dim, window, first_position
+):
+    keys, values = normal(15, 2, first_position + 8, head_dim)
+    query = normal(16, 8, 3, head_dim)
+    cache = PagedCache.of(tier, cache_type, keys, values)
+    clean = cache.attend(query, first_position, window=window)
+    broken = np.full(head_dim, np.nan, np.float32)
+    for index in range(1, 8):
+        cache.write(first_position + index - window, broken, broken)
+        out = cache.attend(query, first_position, window=window)
+        assert same_bits(out[index:], clean[index:])
+        assert cache_type == "int8" or np.isnan(out[:index]).any()
 
 
 @tiers
