@@ -52,9 +52,9 @@ struct Attention {
 constexpr int kQueryTile = 8;  // most queries in one Attention
 
 // What one chunk of 256 positions adds to one row, unnormalised:
-//   [0] the largest score times log2(e), [1] sum of exp(score - largest), [2] and on, the head_dim
-//   weighted sums of values. A row that sees nothing of the chunk has sum 0, and merging it changes
-//   no bit.
+//   [0, head_dim) the weighted sums of values, [head_dim] the sum of weights, exp(score - largest),
+//   [head_dim + 1] the largest score times log2(e). A row that sees nothing of the chunk has sum 0,
+//   and merging it changes no bit.
 constexpr int64_t partial_floats(int64_t head_dim) { return round_up(head_dim + 2, kTile); }
 
 // Gumbel noise of a token: a function of these four and the token id alone.

@@ -66,8 +66,7 @@ template <class Cache>
 void attend_tile(const Attention& attention, int chunk, int row, int row_end, float* partial) {
   const int head_dim = attention.head_dim;
   const int64_t stride = partial_floats(head_dim);
-  partial += row * stride;
-  float* sums = partial + 2;
+  float* sums = partial + row * stride;
   Tile tile;
   tile.rows = row_end - row;
   tile.head_dim = head_dim;
@@ -92,12 +91,15 @@ void attend_tile(const Attention& attention, int chunk, int row, int row_end, fl
 
   lay_out<Cache>(attention, chunk, row_end, tile);
   score_tile<Cache>(tile);
+  auto sees = [&](int r) { return tile.from[r] < tile.to[r]; };
   for (int r = 0; r < tile.rows; ++r) {
-    __builtin_memset(partial + r * stride, 0, sizeof(float) * (head_dim + 2));
-    if (tile.from[r] < tile.to[r]) mask_scores<Cache>(tile, r, partial + r * stride);
+    __builtin_memset(sums + r * stride, 0, sizeof(float) * (head_dim + 2));
+    if (sees(r)) sums[r * stride + head_dim + 1] = mask_scores<Cache>(tile, r);
   }
-  for (int r = 0; r < tile.rows; ++r)
-    if (tile.from[r] < tile.to[r]) weigh<Cache>(tile, r, partial + r * stride);
+  for (int r = 0; r < tile.rows; ++r) {
+    float* row_sums = sums + r * stride;
+    if (sees(r)) row_sums[head_dim] = weigh<Cache>(tile, r, row_sums[head_dim + 1]);
+  }
   sum_tile<Cache>(tile, sums, stride);
 }
 
@@ -124,21 +126,23 @@ void attend_chunk(const Attention& attention, int chunk, float* partial) {
 
 // With M the larger of the two maxima: state * 2^(its maximum - M) + partial * 2^(its - M).
 void merge_row(float* state, const float* partial, int head_dim) {
-  if (partial[1] == 0) return;
-  if (state[1] == 0) {
+  const int weights = head_dim, maximum = head_dim + 1;
+  if (partial[weights] == 0) return;
+  if (state[weights] == 0) {
     __builtin_memcpy(state, partial, sizeof(float) * (head_dim + 2));
     return;
   }
-  float largest = state[0] > partial[0] ? state[0] : partial[0];
-  Float old_factor = exp2_below(set1(state[0] - largest));
-  Float new_factor = exp2_below(set1(partial[0] - largest));
-  state[0] = largest;
-  for (int i = 1; i < head_dim + 2; i += kLanes) {  // the sum of weights, then those of values
-    int n = head_dim + 2 - i < kLanes ? head_dim + 2 - i : kLanes;
-    Float merged =
-        fma(load_first(partial + i, n), new_factor, mul(load_first(state + i, n), old_factor));
-    store_first(state + i, merged, n);
-  }
+  float largest = state[maximum] > partial[maximum] ? state[maximum] : partial[maximum];
+  Float old_factor = exp2_below(set1(state[maximum] - largest));
+  Float new_factor = exp2_below(set1(partial[maximum] - largest));
+  int i = 0;
+  for (; i + kLanes <= head_dim; i += kLanes)
+    store(state + i, fma(load(partial + i), new_factor, mul(load(state + i), old_factor)));
+  const int rest = head_dim + 1 - i;  // of the sums of values, and the sum of weights
+  Float merged =
+      fma(load_first(partial + i, rest), new_factor, mul(load_first(state + i, rest), old_factor));
+  store_first(state + i, merged, rest);
+  state[maximum] = largest;
 }
 
 void attend_merge(float* state, const float* partial, int rows, int head_dim) {
@@ -147,9 +151,9 @@ void attend_merge(float* state, const float* partial, int rows, int head_dim) {
 }
 
 void attend_finish(const float* state, int head_dim, float* out) {
-  Float sum = set1(state[1]);
-  for (int i = 0; i < head_dim; i += kLanes) {
-    int n = head_dim - i < kLanes ? head_dim - i : kLanes;
-    store_first(out + i, div(load_first(state + 2 + i, n), sum), n);
-  }
+  Float sum = set1(state[head_dim]);
+  int i = 0;
+  for (; i + kLanes <= head_dim; i += kLanes) store(out + i, div(load(state + i), sum));
+  if (i < head_dim)
+    store_first(out + i, div(load_first(state + i, head_dim - i), sum), head_dim - i);
 }

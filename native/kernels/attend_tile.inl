@@ -144,11 +144,12 @@ FARTHING_INLINE int clamp_lanes(int count) {
 template <class Cache>
 constexpr int kWeightPositions = kLanes * Cache::kStep;
 
-// Hides the scores of what a row may not see, and finds the largest of the others.
+// Hides the scores of what a row may not see, and returns the largest of the others.
 template <class Cache>
-void mask_scores(Tile& tile, int row, float* partial) {
+float mask_scores(Tile& tile, int row) {
   constexpr int kWidth = kWeightPositions<Cache>;
-  constexpr float kNever = -__builtin_inff();
+  constexpr float kNever =
+      -3.40282347e38f;  // the lowest number, whose difference to another is one
   float* scores = tile.scores + row * kChunk;
   const int from = tile.from[row], to = tile.to[row];
   const int first = from / kWidth * kWidth, last = (to - 1) / kWidth * kWidth;
@@ -161,25 +162,28 @@ void mask_scores(Tile& tile, int row, float* partial) {
       store(scores + i, select(0, clamp_lanes(to - i), load(scores + i), set1(kNever)));
   }
   Float largest = set1(kNever);
-  for (int i = first; i < last + kWidth; i += kLanes) largest = max(largest, load(scores + i));
-  partial[0] = reduce_max(largest);
+  for (int i = first; i <= last; i += kWidth) {
+    Float part = load(scores + i);
+    if constexpr (Cache::kStep == 2) part = max(part, load(scores + i + kLanes));
+    largest = max(largest, part);
+  }
+  return reduce_max(largest);
 }
 
 // Turns a row's scores into 2^(score - largest), times the value's scale where there is one, as
 // factors. The sum is that of the weights as they are multiplied, rounded where factors are, so
-// that a mean of equal values is that value.
+// that a mean of equal values is that value. Returns it.
 template <class Cache>
-void weigh(Tile& tile, int row, float* partial) {
+float weigh(Tile& tile, int row, float largest) {
   constexpr int kWidth = kWeightPositions<Cache>;
   float* scores = tile.scores + row * kChunk;
   uint8_t* weights = reinterpret_cast<uint8_t*>(scores);
-  const Float largest = set1(partial[0]);
   Float sum = zero();
   for (int i = tile.from[row] / kWidth * kWidth; i < tile.to[row]; i += kWidth) {
     Float weight[Cache::kStep];
 #pragma GCC unroll 2
     for (int j = 0; j < Cache::kStep; ++j)
-      weight[j] = exp2_below(sub(load(scores + i + j * kLanes), largest));
+      weight[j] = exp2_below(sub(load(scores + i + j * kLanes), set1(largest)));
     auto factors = Cache::factors(weight);
     sum = Cache::add_factors(sum, factors);
     if constexpr (Cache::kScaled)
@@ -187,5 +191,5 @@ void weigh(Tile& tile, int row, float* partial) {
           mul(factors, load(value_scales_of(tile.blocks[i / kBlock], tile.head_dim) + i % kBlock));
     store_factors(weights + i / Cache::kStep * kFactorBytes, factors);
   }
-  partial[1] = reduce_add(sum);
+  return reduce_add(sum);
 }

@@ -20,23 +20,19 @@ FARTHING_INLINE Float exp(Float x) {
 
 constexpr float kLog2E = 1.44269504f;
 
-// 2^x for x <= 0 to about one unit in the last place, 0 below -126.5; NaN for NaN. x is split into
-// an integer and the rest within [-1/2, 1/2], for which there is a polynomial: least largest
-// relative error among those of degree 5 that are exactly 1 at 0.
+// 2^x for finite x <= 0 to about one unit in the last place, 0 below -126.5; NaN for NaN. x is
+// split into an integer and the rest within [-1/2, 1/2], for which there is a polynomial: least
+// largest relative error among those of degree 5 that are exactly 1 at 0.
 FARTHING_INLINE Float exp2_below(Float x) {
-  // With this number added no bits are left for a fraction, and the last eight are the exponent.
-  const Float shift = set1(12582912.0f + 127.0f);
-  // The second operand is the one that survives as a NaN.
-  Float clamped = max(set1(-127.0f), x);
-  Float shifted = add(clamped, shift);
-  Float r = sub(clamped, sub(shifted, shift));
+  Float n = round(x);
+  Float r = sub(x, n);
   Float p = set1(1.326472731e-3f);
   p = fma(p, r, set1(9.671512991e-3f));
   p = fma(p, r, set1(5.550733581e-2f));
   p = fma(p, r, set1(2.402224243e-1f));
   p = fma(p, r, set1(6.931470037e-1f));
   p = fma(p, r, set1(1.0f));
-  return mul(p, as_float(shift_left<23>(as_int(shifted))));
+  return times_exp2(p, n);
 }
 
 // sin and cos of x (float64) to about 1e-15 for |x| up to 1.6e6, where the first part's products

@@ -76,13 +76,17 @@ FARTHING_INLINE Float round(Float a) {
   return {_mm256_round_ps(a.low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
           _mm256_round_ps(a.high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-// 2^n for integral n in [-126, 127].
+// 2^n for integral n in [-126, 127], 0 for -127.
 FARTHING_INLINE Float exp2_integral(Float n) {
   __m256i bias = _mm256_set1_epi32(127);
   __m256i low = _mm256_add_epi32(_mm256_cvtps_epi32(n.low), bias);
   __m256i high = _mm256_add_epi32(_mm256_cvtps_epi32(n.high), bias);
   return {_mm256_castsi256_ps(_mm256_slli_epi32(low, 23)),
           _mm256_castsi256_ps(_mm256_slli_epi32(high, 23))};
+}
+// a * 2^n for integral n <= 0; 0 for n below -126. A NaN in both stays one.
+FARTHING_INLINE Float times_exp2(Float a, Float n) {
+  return mul(a, exp2_integral(max(set1(-127.0f), n)));
 }
 // a where condition < bound, b elsewhere.
 FARTHING_INLINE Float where_less(Float condition, Float bound, Float a, Float b) {

@@ -53,6 +53,8 @@ FARTHING_INLINE Float exp2_integral(Float n) {
   __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(e, 23))};
 }
+// a * 2^n for integral n <= 0. A NaN in both stays one.
+FARTHING_INLINE Float times_exp2(Float a, Float n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 // a where condition < bound, b elsewhere.
 FARTHING_INLINE Float where_less(Float condition, Float bound, Float a, Float b) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(condition.v, bound.v, _CMP_LT_OQ), b.v, a.v)};

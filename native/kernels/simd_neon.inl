@@ -98,12 +98,16 @@ FARTHING_INLINE Float abs(Float a) {
 FARTHING_INLINE Float round(Float a) {
   return each_part<Float>([&](int i) { return vrndnq_f32(a.v[i]); });
 }
-// 2^n for integral n in [-126, 127].
+// 2^n for integral n in [-126, 127], 0 for -127.
 FARTHING_INLINE Float exp2_integral(Float n) {
   return each_part<Float>([&](int i) {
     int32x4_t exponent = vaddq_s32(vcvtq_s32_f32(n.v[i]), vdupq_n_s32(127));
     return vreinterpretq_f32_s32(vshlq_n_s32(exponent, 23));
   });
+}
+// a * 2^n for integral n <= 0; 0 for n below -126. A NaN in both stays one.
+FARTHING_INLINE Float times_exp2(Float a, Float n) {
+  return mul(a, exp2_integral(max(set1(-127.0f), n)));
 }
 // a where condition < bound, b elsewhere.
 FARTHING_INLINE Float where_less(Float condition, Float bound, Float a, Float b) {

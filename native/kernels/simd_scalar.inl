@@ -121,10 +121,14 @@ FARTHING_INLINE IntPart to_int_part(FloatPart a) {
 FARTHING_INLINE Int to_int(Float a) {
   return each_part<Int>([&](int i) { return to_int_part(a.v[i]); });
 }
-// 2^n for integral n in [-126, 127].
+// 2^n for integral n in [-126, 127], 0 for -127.
 FARTHING_INLINE Float exp2_integral(Float n) {
   return each_part<Float>(
       [&](int i) { return floats(reinterpret_cast<WordPart>(to_int_part(n.v[i]) + 127) << 23); });
+}
+// a * 2^n for integral n <= 0; 0 for n below -126. A NaN in both stays one.
+FARTHING_INLINE Float times_exp2(Float a, Float n) {
+  return mul(a, exp2_integral(max(set1(-127.0f), n)));
 }
 // a where condition < bound, b elsewhere.
 FARTHING_INLINE Float where_less(Float condition, Float bound, Float a, Float b) {

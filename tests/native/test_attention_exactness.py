@@ -128,7 +128,7 @@ def test_a_partial_that_saw_nothing_changes_no_bit_of_a_state(tier, cache_type):
     # Largest scores on either side of whatever `nothing` has in the place of one.
     for lower in (0, 9):
         state = cache.chunk(query, 254, 0, 0.125, 0)
-        state[:, 0] -= lower
+        state[:, 65] -= lower
         before = state.copy()
         kernels.attend_merge(tier, 64, state, nothing)
         assert same_bits(state, before)
@@ -139,7 +139,7 @@ def test_a_partial_that_saw_nothing_changes_no_bit_of_a_state(tier, cache_type):
 def test_a_state_that_saw_nothing_becomes_the_partial(tier, head_dim):
     partial = normal(7, 3, kernels.partial_floats(head_dim))
     state = normal(8, *partial.shape)
-    state[:, 1] = 0
+    state[:, head_dim] = 0
     kernels.attend_merge(tier, head_dim, state, partial)
     used = head_dim + 2
     assert same_bits(state[:, :used].copy(), partial[:, :used].copy())
