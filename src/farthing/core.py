@@ -90,7 +90,11 @@ class StoredTensor:
 
 
 class KVDtype(StrEnum):
-    """How keys and values are stored in the cache. int8 has one scale per token and head."""
+    """How keys and values are stored in the cache.
+
+    bf16 is multiplied as such, with queries and softmax weights rounded to bf16 as well; the others
+    in float32. int8 has one scale per token and head.
+    """
 
     FP32 = "fp32"
     FP16 = "fp16"

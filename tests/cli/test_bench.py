@@ -43,7 +43,7 @@ def test_json_has_the_stable_names_and_what_they_depend_on(
     assert found.keys() >= {"version", "machine", "isa", "ceilings", "knee", "ops", "skipped"}
     assert found["model"]["sha256"] == model_hash(path)
     assert (found["threads"], found["seed"], found["repeats"]) == (1, 9, 2)
-    assert found["kv_dtype"] == "fp16"
+    assert found["kv_dtype"] == "bf16"
     assert found["weights"] == {"Q4_1": "Q4_1 x int8"}
     assert found["load"]["seconds"] > 0
     assert found["load"]["phases"].keys() >= {"open", "pack"}

@@ -38,7 +38,7 @@ def test_the_default_model_multiplies_what_a_hand_count_says(smollm2_path: Path)
     # 30 layers of 9 heads of 64 dimensions: a score and a weighted sum for each position.
     attention = 30 * 9 * 64 * 2
     cost = decode_cost(model, plan, 1000)
-    assert cost.products == {INT8: body + head, FP32: attention * 1000}
+    assert cost.products == {INT8: body + head, BF16: attention * 1000}
     assert cost.cache_bytes == 1000 * 23_040
     # Q4_1 is 20 bytes for 32 weights and Q8_0 34; 61 norms of 576 floats; the embedding is the head
     # as well, and the token's row of it is read besides.
@@ -49,9 +49,9 @@ def test_the_default_model_multiplies_what_a_hand_count_says(smollm2_path: Path)
 def test_one_token_of_the_tiny_model() -> None:
     model, plan = tiny_llama()
     cost = decode_cost(model, plan, 7)
-    assert cost.products == {INT8: BODY + HEAD, FP32: 7 * ATTENTION}
+    assert cost.products == {INT8: BODY + HEAD, BF16: 7 * ATTENTION}
     assert cost.total_products == BODY + HEAD + 7 * ATTENTION
-    assert cost.cache_bytes == 7 * bytes_per_token(model.program, KVDtype.FP16)
+    assert cost.cache_bytes == 7 * bytes_per_token(model.program, KVDtype.BF16)
     unread = plan.weights["embedding.weight"].bytes
     row = unread // tiny.VOCABULARY
     read = sum(place.bytes for place in plan.weights.values()) - unread + row
@@ -71,8 +71,8 @@ def test_sequences_of_a_batch_share_the_weights_and_nothing_else() -> None:
 def test_a_prompt_sees_the_causal_triangle_and_wants_one_row() -> None:
     model, plan = tiny_llama()
     cost = total(prompt_costs(model.program, plan, 100))
-    assert cost.products == {INT8: 100 * BODY + HEAD, FP32: ATTENTION * 100 * 101 // 2}
-    assert cost.cache_bytes == 100 * bytes_per_token(model.program, KVDtype.FP16)
+    assert cost.products == {INT8: 100 * BODY + HEAD, BF16: ATTENTION * 100 * 101 // 2}
+    assert cost.cache_bytes == 100 * bytes_per_token(model.program, KVDtype.BF16)
 
 
 def test_a_prompt_in_chunks_reads_weights_and_earlier_keys_again() -> None:
@@ -81,7 +81,7 @@ def test_a_prompt_in_chunks_reads_weights_and_earlier_keys_again() -> None:
     chunked = prompt_costs(model.program, plan, 100)
     assert len(chunked) == len(plan.stages)
     assert total(chunked).products == whole.products
-    token = bytes_per_token(model.program, KVDtype.FP16)
+    token = bytes_per_token(model.program, KVDtype.BF16)
     assert total(chunked).cache_bytes == (40 + 80 + 100) * token
     body = {
         index: cost.weight_bytes
@@ -122,7 +122,7 @@ def test_a_window_limits_what_is_seen_and_read(family: str, span: tuple[int, int
             if query - key < window
         ]
         assert cost.products == {
-            FP32: 2 * attributes["heads"] * attributes["head_dim"] * len(pairs)
+            BF16: 2 * attributes["heads"] * attributes["head_dim"] * len(pairs)
         }
         each = attributes["kv_heads"] * 2 * attributes["head_dim"] * 2
         assert cost.cache_bytes == each * len({key for _, key in pairs})
@@ -137,11 +137,10 @@ def test_products_count_in_the_mode_they_run_in(
 ) -> None:
     model = model_at(tiny.shared("llama", "gguf", stored))
     plan = plan_memory(model, activations=activations)
-    attention = ATTENTION if mode is not FP32 else 0
     cost = decode_cost(model, plan, 1)
-    assert cost.products[mode] == BODY + HEAD + (ATTENTION if mode is FP32 else 0)
+    assert cost.products[mode] == BODY + HEAD + (ATTENTION if mode is BF16 else 0)
+    assert cost.products[BF16] >= ATTENTION
     assert cost.total_products == BODY + HEAD + ATTENTION
-    assert cost.products.get(FP32, 0) >= attention
 
 
 @pytest.mark.parametrize("kv_dtype", list(KVDtype))
@@ -162,6 +161,7 @@ def test_every_family_is_counted_for_every_cache(family: str, kv_dtype: KVDtype)
         for op in model.program.ops
         if op.kind == "attend"
     )
+    assert cost.products[BF16 if kv_dtype is KVDtype.BF16 else FP32] >= attention
     assert cost.total_products == matrices + tied * vocabulary * width + attention
     assert cost.cache_bytes == 3 * bytes_per_token(model.program, kv_dtype)
 

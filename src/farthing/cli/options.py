@@ -108,8 +108,8 @@ def add_backend_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--kv-dtype",
         choices=[each.value for each in KVDtype],
-        default=KVDtype.FP16.value,
-        help="how keys and values are stored in the cache (default fp16)",
+        default=KVDtype.BF16.value,
+        help="how keys and values are stored in the cache (default bf16)",
     )
     parser.add_argument(
         "--activations",

@@ -83,7 +83,7 @@ class Engine:
         model: str | Path,
         *,
         threads: int | None = None,
-        kv_dtype: KVDtype | str = "fp16",
+        kv_dtype: KVDtype | str = "bf16",
         activations: ActivationMode | str | None = None,
         context_length: int | None = None,
         sequences: int = 1,

@@ -96,7 +96,7 @@ def load(
     model: str | Path,
     *,
     threads: int | None = None,
-    kv_dtype: KVDtype | str = KVDtype.FP16,
+    kv_dtype: KVDtype | str = KVDtype.BF16,
     activations: ActivationMode | str | None = None,
     context_length: int | None = None,
     sequences: int = 1,

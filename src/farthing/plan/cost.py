@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from farthing.core import ActivationMode
+from farthing.core import ActivationMode, KVDtype
 from farthing.plan import packed
 from farthing.plan.stages import AttendStage, EmbedStage, Stage, stage_weights
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class Cost:
     """Multiply-accumulates by the mode they run in, and bytes of weights and of cache read.
 
-    Attention counts as fp32: query times key, and weight times value, whatever the cache holds.
+    Attention counts as query times key, and weight times value: in bf16 for a cache of bf16, in
+    fp32 for every other.
     """
 
     products: Mapping[ActivationMode, int] = field(default_factory=dict)
@@ -100,7 +101,8 @@ def _cost(
         multiplied = 2 * attributes["heads"] * layer.head_dim * pairs
         token_bytes = packed.token_bytes(plan.kv_dtype, layer.kv_heads, layer.head_dim)
         positions = sum(_visible_positions(layer, span) for span in spans)
-        return Cost({ActivationMode.FP32: multiplied}, 0, token_bytes * positions)
+        mode = ActivationMode.BF16 if plan.kv_dtype is KVDtype.BF16 else ActivationMode.FP32
+        return Cost({mode: multiplied}, 0, token_bytes * positions)
     count = rows if program.values[stage.output].wanted else tokens
     if isinstance(stage, EmbedStage):
         vocabulary = program.weights[stage.table].shape[0]

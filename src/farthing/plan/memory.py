@@ -104,7 +104,7 @@ def plan_memory(
     sequences: int = 1,
     cache_tokens: int | None = None,
     slots: int | None = None,
-    kv_dtype: KVDtype = KVDtype.FP16,
+    kv_dtype: KVDtype = KVDtype.BF16,
     activations: ActivationMode | None = None,
     threads: int | None = None,
     step_tokens: int | None = None,
