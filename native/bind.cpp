@@ -61,18 +61,20 @@ void pack(Program& program, int matrix, int output, int count, Vector<uint8_t> s
 
 Step step_of(const Vector<int32_t>& token_ids, const Vector<int32_t>& positions,
              const Vector<int32_t>& starts, const Table<int32_t>& block_tables,
-             const Vector<int32_t>& rows) {
+             const Vector<int32_t>& rows, const Vector<int32_t>& hidden_rows) {
   require(token_ids.size() == positions.size(), "token_ids and positions differ in length");
   require(starts.size() == block_tables.shape(0) + 1, "starts and block_tables differ in length");
   return {static_cast<int>(block_tables.shape(0)),
           static_cast<int>(token_ids.size()),
           static_cast<int>(rows.size()),
+          static_cast<int>(hidden_rows.size()),
           token_ids.data(),
           positions.data(),
           starts.data(),
           block_tables.data(),
           static_cast<int>(block_tables.shape(1)),
           rows.data(),
+          hidden_rows.data(),
           nullptr};
 }
 
@@ -87,8 +89,8 @@ float* logits_of(const Program& program, const Step& step,
 
 void run(Program& program, Vector<int32_t> token_ids, Vector<int32_t> positions,
          Vector<int32_t> starts, Table<int32_t> block_tables, Vector<int32_t> rows,
-         std::optional<OutTable<float>> logits) {
-  Step step = step_of(token_ids, positions, starts, block_tables, rows);
+         Vector<int32_t> hidden_rows, std::optional<OutTable<float>> logits) {
+  Step step = step_of(token_ids, positions, starts, block_tables, rows, hidden_rows);
   float* out = logits_of(program, step, logits);
   nb::gil_scoped_release unlocked;
   program.run(step, nullptr, out);
@@ -96,25 +98,26 @@ void run(Program& program, Vector<int32_t> token_ids, Vector<int32_t> positions,
 
 void run_sampled(Program& program, Vector<int32_t> token_ids, Vector<int32_t> positions,
                  Vector<int32_t> starts, Table<int32_t> block_tables, Vector<int32_t> rows,
-                 std::optional<OutTable<float>> logits, Vector<float> temperature,
-                 Vector<int32_t> top_k, Vector<float> top_p, Vector<float> min_p,
-                 Vector<float> repetition_penalty, Vector<float> presence_penalty,
-                 Vector<float> frequency_penalty, Vector<uint64_t> seed, Vector<uint32_t> choice,
-                 Vector<uint32_t> position, Vector<int32_t> logprobs,
-                 Vector<int32_t> adjusted_starts, Vector<int32_t> adjusted_ids,
-                 Vector<float> adjusted_bias, Vector<uint8_t> adjusted_seen,
-                 Vector<int32_t> adjusted_count, OutVector<int32_t> tokens,
-                 OutVector<float> logprob, OutTable<int32_t> top_ids,
-                 OutTable<float> top_logprobs) {
-  Step step = step_of(token_ids, positions, starts, block_tables, rows);
+                 Vector<int32_t> hidden_rows, std::optional<OutTable<float>> logits,
+                 Vector<float> temperature, Vector<int32_t> top_k, Vector<float> top_p,
+                 Vector<float> min_p, Vector<float> repetition_penalty,
+                 Vector<float> presence_penalty, Vector<float> frequency_penalty,
+                 Vector<uint64_t> seed, Vector<uint32_t> choice, Vector<uint32_t> position,
+                 Vector<int32_t> logprobs, Vector<int32_t> target, Vector<int32_t> adjusted_starts,
+                 Vector<int32_t> adjusted_ids, Vector<float> adjusted_bias,
+                 Vector<uint8_t> adjusted_seen, Vector<int32_t> adjusted_count,
+                 OutVector<int32_t> tokens, OutVector<float> logprob, OutTable<int32_t> top_ids,
+                 OutTable<float> top_logprobs, std::optional<MaskRows> mask_rows,
+                 std::optional<Masks> masks) {
+  Step step = step_of(token_ids, positions, starts, block_tables, rows, hidden_rows);
   float* out = logits_of(program, step, logits);
   const size_t count = rows.size(), entries = adjusted_ids.size();
   const int width = static_cast<int>(top_ids.shape(1));
   for (size_t size :
        {temperature.size(), top_k.size(), top_p.size(), min_p.size(), repetition_penalty.size(),
         presence_penalty.size(), frequency_penalty.size(), seed.size(), choice.size(),
-        position.size(), logprobs.size(), adjusted_starts.size() - 1, tokens.size(), logprob.size(),
-        top_ids.shape(0), top_logprobs.shape(0)}) {
+        position.size(), logprobs.size(), target.size(), adjusted_starts.size() - 1, tokens.size(),
+        logprob.size(), top_ids.shape(0), top_logprobs.shape(0)}) {
     require(size == count, "every sampling array needs one entry a wanted row");
   }
   for (size_t size : {adjusted_bias.size(), adjusted_seen.size(), adjusted_count.size()}) {
@@ -132,13 +135,17 @@ void run_sampled(Program& program, Vector<int32_t> token_ids, Vector<int32_t> po
                         choice.data(),
                         position.data(),
                         logprobs.data(),
+                        target.data(),
                         adjusted_starts.data(),
                         adjusted_ids.data(),
                         adjusted_bias.data(),
                         adjusted_seen.data(),
-                        adjusted_count.data()};
-  check_sampling(sampling, step.wanted, static_cast<int64_t>(entries), program.sizes().vocabulary,
-                 width);
+                        adjusted_count.data(),
+                        nullptr,
+                        nullptr};
+  const int vocabulary = program.sizes().vocabulary;
+  const int64_t given = set_masks(sampling, mask_rows, masks, count, vocabulary);
+  check_sampling(sampling, step.wanted, static_cast<int64_t>(entries), given, vocabulary, width);
   step.sampling = &sampling;
   SampledRows sampled{tokens.data(), logprob.data(), top_ids.data(), top_logprobs.data(), width};
   nb::gil_scoped_release unlocked;
@@ -180,6 +187,8 @@ void bind_sizes(nb::module_& m) {
       .def_rw("arena", &Sizes::arena)
       .def_rw("shared_prepared", &Sizes::shared_prepared)
       .def_rw("partials", &Sizes::partials)
+      .def_rw("hidden", &Sizes::hidden)
+      .def_rw("hidden_width", &Sizes::hidden_width)
       .def_rw("scratch", &Sizes::scratch)
       .def_rw("scratch_stride", &Sizes::scratch_stride)
       .def_rw("scratch_row", &Sizes::scratch_row)
@@ -259,19 +268,30 @@ void bind_program(nb::module_& m) {
           nb::arg("head_dim"), nb::arg("number"))
       .def("logits", &Program::set_logits)
       .def("run", &run, nb::arg("token_ids"), nb::arg("positions"), nb::arg("starts"),
-           nb::arg("block_tables"), nb::arg("rows"), nb::arg("logits").none())
+           nb::arg("block_tables"), nb::arg("rows"), nb::arg("hidden_rows"),
+           nb::arg("logits").none())
       .def("run_sampled", &run_sampled, nb::arg("token_ids"), nb::arg("positions"),
-           nb::arg("starts"), nb::arg("block_tables"), nb::arg("rows"), nb::arg("logits").none(),
-           nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"),
-           nb::arg("repetition_penalty"), nb::arg("presence_penalty"), nb::arg("frequency_penalty"),
-           nb::arg("seed"), nb::arg("choice"), nb::arg("position"), nb::arg("logprobs"),
-           nb::arg("adjusted_starts"), nb::arg("adjusted_ids"), nb::arg("adjusted_bias"),
-           nb::arg("adjusted_seen"), nb::arg("adjusted_count"), nb::arg("tokens"),
-           nb::arg("logprob"), nb::arg("top_ids"), nb::arg("top_logprobs"))
+           nb::arg("starts"), nb::arg("block_tables"), nb::arg("rows"), nb::arg("hidden_rows"),
+           nb::arg("logits").none(), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"),
+           nb::arg("min_p"), nb::arg("repetition_penalty"), nb::arg("presence_penalty"),
+           nb::arg("frequency_penalty"), nb::arg("seed"), nb::arg("choice"), nb::arg("position"),
+           nb::arg("logprobs"), nb::arg("target"), nb::arg("adjusted_starts"),
+           nb::arg("adjusted_ids"), nb::arg("adjusted_bias"), nb::arg("adjusted_seen"),
+           nb::arg("adjusted_count"), nb::arg("tokens"), nb::arg("logprob"), nb::arg("top_ids"),
+           nb::arg("top_logprobs"), nb::arg("mask_rows") = nb::none(),
+           nb::arg("masks") = nb::none())
       .def("reverse_merges", &Program::reverse_merges)
       .def("profile", &Program::profile)
       .def("stage_labels", &Program::stage_labels)
       .def("stage_seconds", &Program::stage_seconds)
+      .def("hidden",
+           [](Program& p) {
+             return nb::ndarray<nb::numpy, const float, nb::ndim<2>>(
+                 p.hidden_data(),
+                 {static_cast<size_t>(p.sizes().step_tokens),
+                  static_cast<size_t>(p.sizes().hidden_width)},
+                 nb::find(&p));
+           })
       .def("cache_bytes",
            [](Program& p) {
              return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(

@@ -21,9 +21,10 @@ struct Rows {
   SamplingView view;
   nb::list arrays;
   int64_t entries;
+  int64_t masks;
 };
 
-Rows read_rows(nb::handle object, int64_t rows) {
+Rows read_rows(nb::handle object, int64_t rows, int vocabulary) {
   Rows result{};
   auto read = [&]<class Element>(const Element** data, const char* name, int64_t length) {
     nb::object value = object.attr(name);
@@ -47,11 +48,17 @@ Rows read_rows(nb::handle object, int64_t rows) {
   read(&view.choice, "choice", rows);
   read(&view.position, "position", rows);
   read(&view.logprobs, "logprobs", rows);
+  read(&view.target, "target", rows);
   read(&view.adjusted_starts, "adjusted_starts", rows + 1);
   result.entries = read(&view.adjusted_ids, "adjusted_ids", -1);
   read(&view.adjusted_bias, "adjusted_bias", result.entries);
   read(&view.adjusted_seen, "adjusted_seen", result.entries);
   read(&view.adjusted_count, "adjusted_count", result.entries);
+  const nb::object mask_rows = object.attr("mask_rows"), masks = object.attr("masks");
+  result.arrays.append(mask_rows);
+  result.arrays.append(masks);
+  result.masks = set_masks(view, nb::cast<std::optional<MaskRows>>(mask_rows, false),
+                           nb::cast<std::optional<Masks>>(masks, false), rows, vocabulary);
   return result;
 }
 
@@ -66,8 +73,8 @@ void bind_sample(const char* tier, Array<const float, 2> logits, nb::object samp
   }
   require(top_logprobs.shape(1) == top_ids.shape(1), "sample: top_ids and top_logprobs differ");
   require(vocabulary > 0, "sample: the vocabulary is empty");
-  const Rows held = read_rows(sampling, rows);
-  check_sampling(held.view, rows, held.entries, vocabulary, width);
+  const Rows held = read_rows(sampling, rows, vocabulary);
+  check_sampling(held.view, rows, held.entries, held.masks, vocabulary, width);
   const Pages scratch(sample_scratch_bytes(vocabulary));
   for (int row = 0; row < rows; ++row) {
     const int64_t top = static_cast<int64_t>(row) * width;

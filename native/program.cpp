@@ -125,6 +125,12 @@ void Program::validate(const Step& step) const {
   for (int r = 0; r < step.wanted; ++r) {
     require(step.rows[r] >= 0 && step.rows[r] < step.tokens, "a wanted row is no token");
   }
+  require(step.hidden <= step.tokens, "more hidden states than tokens in a step");
+  require(step.hidden == 0 || sizes_.hidden_width > 0, "the model gives no hidden states");
+  for (int h = 0; h < step.hidden; ++h) {
+    require(step.hidden_rows[h] >= 0 && step.hidden_rows[h] < step.tokens,
+            "a hidden state is of no token");
+  }
 }
 
 void Program::index_tokens(const Step& step) {

@@ -18,17 +18,19 @@
 
 namespace farthing {
 
-// One step: S sequences, T tokens, R wanted rows; the fields are core.StepPlan's.
+// One step: S sequences, T tokens, R wanted rows, H hidden states; the fields are core.StepPlan's.
 struct Step {
   int sequences;
   int tokens;
   int wanted;
+  int hidden;
   const int32_t* token_ids;     // [T]
   const int32_t* positions;     // [T]
   const int32_t* starts;        // [S + 1]
   const int32_t* block_tables;  // [S][table_width]
   int table_width;
   const int32_t* rows;           // [R]
+  const int32_t* hidden_rows;    // [H]
   const SamplingView* sampling;  // null: logits only
 };
 
@@ -63,6 +65,8 @@ struct Sizes {
   // In the arena: prepared inputs of all rows, a region for each Mode; partials of attention.
   std::array<int64_t, 3> shared_prepared;
   int64_t partials;
+  int64_t hidden;  // in the arena: hidden states, [step_tokens][hidden_width]
+  int hidden_width;
   // In the arena: one region of `scratch_stride` bytes a thread, and what lies where in it.
   int64_t scratch, scratch_stride;
   int64_t scratch_row;                  // one row of the widest value
@@ -130,6 +134,8 @@ class Program {
   const std::vector<double>& stage_seconds() const { return stage_seconds_; }
   const std::vector<std::string>& stage_labels() const { return labels_; }
 
+  // Hidden states of the last step's `hidden_rows`, [H][hidden_width].
+  float* hidden_data() const { return reinterpret_cast<float*>(arena_.data() + sizes_.hidden); }
   uint8_t* cache_data() const { return cache_.data(); }
   const uint8_t* weight_data() const { return weights_.data(); }
   const Sizes& sizes() const { return sizes_; }

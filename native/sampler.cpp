@@ -53,6 +53,44 @@ Scratch lay_scratch(int64_t vocabulary, uint8_t* memory) {
 
 int tiles_of(int vocabulary) { return (vocabulary + kNoiseTile - 1) / kNoiseTile; }
 
+struct Bits {
+  uint32_t bit[32];
+};
+
+constexpr Bits kBits = [] {
+  Bits bits{};
+  for (int i = 0; i < 32; ++i) bits.bit[i] = uint32_t{1} << i;
+  return bits;
+}();
+
+// out[i] = x[i] where bit i of the mask is set, else -inf. Most words of most masks are all or
+// nothing; the others are chosen from without branches, which compilers put into lanes.
+void mask_logits(const float* __restrict x, const uint32_t* mask, int vocabulary,
+                 float* __restrict out) {
+  for (int first = 0; first < vocabulary; first += 32) {
+    const uint32_t word = mask[first / 32];
+    const int count = std::min(32, vocabulary - first);
+    if (word == 0) {
+      std::fill_n(out + first, count, -kInfinity);
+    } else if (word == ~uint32_t{0}) {
+      std::copy_n(x + first, count, out + first);
+    } else {
+      auto choose = [&](int i) {
+        uint32_t bits;
+        std::memcpy(&bits, x + first + i, sizeof(bits));
+        const uint32_t keep = (word & kBits.bit[i]) != 0 ? ~uint32_t{0} : 0;
+        bits = (bits & keep) | (0xff800000u & ~keep);  // of -inf
+        std::memcpy(out + first + i, &bits, sizeof(bits));
+      };
+      if (count == 32) {
+        for (int i = 0; i < 32; ++i) choose(i);
+      } else {
+        for (int i = 0; i < count; ++i) choose(i);
+      }
+    }
+  }
+}
+
 // Logit bias, then penalties, of the ids that the row lists.
 void adjust(const SamplingView& sampling, int row, float* logits) {
   const float repetition = sampling.repetition_penalty[row];
@@ -256,8 +294,8 @@ void require(bool holds, const char* problem) {
 
 }  // namespace
 
-void check_sampling(const SamplingView& sampling, int rows, int64_t entries, int vocabulary,
-                    int width) {
+void check_sampling(const SamplingView& sampling, int rows, int64_t entries, int64_t masks,
+                    int vocabulary, int width) {
   require(sampling.adjusted_starts[0] == 0 && sampling.adjusted_starts[rows] == entries,
           "sampling: adjusted_starts do not cover the adjusted ids");
   for (int r = 0; r < rows; ++r) {
@@ -269,8 +307,13 @@ void check_sampling(const SamplingView& sampling, int rows, int64_t entries, int
     require(sampling.top_p[r] > 0, "sampling: top_p must be above 0");
     require(sampling.min_p[r] >= 0 && sampling.min_p[r] <= 1,
             "sampling: min_p must be from 0 to 1");
+    require(sampling.target[r] >= -1 && sampling.target[r] < vocabulary,
+            "sampling: a target is outside the vocabulary");
     require(sampling.logprobs[r] <= std::min(width, kMostLogprobs),
             "sampling: more log-probabilities than there is room for");
+    require(sampling.mask_rows == nullptr ||
+                (sampling.mask_rows[r] >= -1 && sampling.mask_rows[r] < masks),
+            "sampling: a mask_rows entry is none of the masks");
   }
   for (int64_t i = 0; i < entries; ++i) {
     require(sampling.adjusted_ids[i] >= 0 && sampling.adjusted_ids[i] < vocabulary,
@@ -283,14 +326,21 @@ void sample_row(const Kernels& kernels, const float* logits, int vocabulary,
                 float* logprob, int32_t* top_ids, float* top_logprobs, int width) {
   const Scratch scratch = lay_scratch(vocabulary, memory);
   const float* adjusted = logits;
+  const int mask = sampling.mask_rows == nullptr ? -1 : sampling.mask_rows[row];
+  if (mask >= 0) {
+    mask_logits(logits, sampling.masks + mask * words_of(vocabulary), vocabulary, scratch.scaled);
+    adjusted = scratch.scaled;
+  }
   if (sampling.adjusted_starts[row] < sampling.adjusted_starts[row + 1]) {
-    std::memcpy(scratch.scaled, logits, sizeof(float) * vocabulary);
+    if (mask < 0) std::memcpy(scratch.scaled, logits, sizeof(float) * vocabulary);
     adjust(sampling, row, scratch.scaled);
     adjusted = scratch.scaled;
   }
   int chosen = kernels.argmax(adjusted, vocabulary);
   if (chosen >= 0 && adjusted[chosen] == -kInfinity) chosen = -1;
-  if (chosen >= 0 && sampling.temperature[row] > 0) {
+  if (chosen >= 0 && sampling.target[row] >= 0) {
+    chosen = sampling.target[row];
+  } else if (chosen >= 0 && sampling.temperature[row] > 0) {
     scale_logits(adjusted, vocabulary, adjusted[chosen], sampling.temperature[row], scratch);
     const Cutoff cutoff = filter(kernels, sampling, row, vocabulary, scratch);
     const NoiseKey key{sampling.seed[row], sampling.choice[row], sampling.position[row]};

@@ -259,7 +259,23 @@ void HeadsStage::run(Worker& worker) const {
   worker.barrier();
 }
 
+void RowStage::hidden(const Worker& worker, int index) const {
+  const Operands& o = operands_;
+  const int width = worker.value(o.a).width;
+  const float* x = worker.row(o.a, worker.step.hidden_rows[index]);
+  float* out = worker.program.hidden_data() + static_cast<int64_t>(index) * width;
+  if (o.gain < 0) {
+    std::memcpy(out, x, sizeof(float) * width);
+  } else {
+    worker.kernels.rmsnorm(x, worker.vector(o.gain), o.number, width, out);
+  }
+}
+
 void RowStage::row(const Worker& worker, int row) const {
+  if (kind_ == Kind::Rows && row >= worker.step.wanted) {
+    hidden(worker, row - worker.step.wanted);
+    return;
+  }
   const Kernels& kernels = worker.kernels;
   const Operands& o = operands_;
   const int width = worker.value(o.output).width;
@@ -306,7 +322,7 @@ void RowStage::row(const Worker& worker, int row) const {
 }
 
 void RowStage::run(Worker& worker) const {
-  int rows = worker.rows(operands_.output);
+  int rows = worker.rows(operands_.output) + (kind_ == Kind::Rows ? worker.step.hidden : 0);
   worker.each(ceil_divide(rows, kRowsPerItem), [&](int item) {
     int end = std::min(rows, (item + 1) * kRowsPerItem);
     for (int r = item * kRowsPerItem; r < end; ++r) row(worker, r);

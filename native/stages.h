@@ -108,7 +108,8 @@ class AttendStage : public Stage {
   const int window_;
 };
 
-// Operations on single rows that nothing absorbed.
+// Operations on single rows that nothing absorbed. Rows also writes the step's hidden states: rows
+// of its operand normalised with `gain` and `number`, where there is one.
 class RowStage : public Stage {
  public:
   enum class Kind { Norm, NormAdd, Add, Scale, Swiglu, Geglu, Rope, Rows };
@@ -123,6 +124,7 @@ class RowStage : public Stage {
 
  private:
   void row(const Worker& worker, int row) const;
+  void hidden(const Worker& worker, int index) const;
 
   const Kind kind_;
   const Operands operands_;

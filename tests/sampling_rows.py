@@ -20,14 +20,19 @@ _PLAIN: dict[str, tuple[float, type]] = {
     "choice": (0, np.uint32),
     "position": (0, np.uint32),
     "logprobs": (-1, np.int32),
+    "target": (-1, np.int32),
 }
 
 
 def sampling_rows(
-    count: int, adjusted: list[list[tuple[int, float, int, int]]] | None = None, **fields: Any
+    count: int,
+    adjusted: list[list[tuple[int, float, int, int]]] | None = None,
+    allowed: list[np.ndarray | None] | None = None,
+    **fields: Any,
 ) -> SamplingRows:
     """`count` rows; a field is one value for all of them or a list. Unless said otherwise they are
-    unfiltered at temperature 1. `adjusted` lists each row's (id, bias, seen, count)."""
+    unfiltered at temperature 1. `adjusted` lists each row's (id, bias, seen, count), `allowed` each
+    row's mask as a boolean for each token, None for all."""
     columns = {
         name: np.broadcast_to(np.array(fields.pop(name, plain), dtype), count).copy()
         for name, (plain, dtype) in _PLAIN.items()
@@ -42,7 +47,26 @@ def sampling_rows(
         adjusted_bias=np.array([entry[1] for entry in entries], np.float32),
         adjusted_seen=np.array([entry[2] for entry in entries], np.uint8),
         adjusted_count=np.array([entry[3] for entry in entries], np.int32),
+        **_masks(allowed or []),
     )
+
+
+def _masks(allowed: list[np.ndarray | None]) -> dict[str, np.ndarray]:
+    given = [mask for mask in allowed if mask is not None]
+    if not given:
+        return {}
+    numbers = iter(range(len(given)))
+    return {
+        "mask_rows": np.array([-1 if m is None else next(numbers) for m in allowed], np.int32),
+        "masks": np.stack([words(mask) for mask in given]),
+    }
+
+
+def words(allowed: np.ndarray) -> np.ndarray:
+    """Bit t % 32 of word t // 32 for each token t that is allowed; those past the last are 0."""
+    padded = np.zeros(-(-len(allowed) // 32) * 32, np.uint8)
+    padded[: len(allowed)] = allowed
+    return np.packbits(padded, bitorder="little").view("<u4").astype(np.uint32)
 
 
 def native_sample(kernels: Any, tier: str, logits: np.ndarray, rows: SamplingRows) -> StepResult:

@@ -40,7 +40,7 @@ def test_a_count_is_a_whole_number(name: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"max_tokens": 0}, "max_tokens must be a whole number from 1, not 0"),
+        ({"max_tokens": -1}, "max_tokens must be a whole number from 0, not -1"),
         ({"top_k": -1}, "top_k must be"),
         ({"top_k": 2**31}, "top_k must be"),
         ({"seed": -1}, "seed must be from 0"),

@@ -8,7 +8,10 @@
 namespace farthing::avx2 {
 namespace {
 constexpr const char* kTierName = "avx2";
+// clang-format off: the second needs the first.
 #include "../kernels/simd_avx2.inl"
+#include "../kernels/split_pairs.inl"
+// clang-format on
 #include "../kernels/tier.inl"
 }  // namespace
 

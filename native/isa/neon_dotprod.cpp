@@ -8,9 +8,10 @@
 namespace farthing::neon_dotprod {
 namespace {
 constexpr const char* kTierName = "neon-dotprod";
-// clang-format off: the second needs the first.
+// clang-format off: each needs those above it.
 #include "../kernels/simd_neon.inl"
 #include "../kernels/simd_neon_dotprod.inl"
+#include "../kernels/split_pairs.inl"
 // clang-format on
 #include "../kernels/tier.inl"
 }  // namespace

@@ -8,9 +8,10 @@
 namespace farthing::neon_i8mm {
 namespace {
 constexpr const char* kTierName = "neon-i8mm";
-// clang-format off: the second needs the first.
+// clang-format off: each needs those above it.
 #include "../kernels/simd_neon.inl"
 #include "../kernels/simd_neon_i8mm.inl"
+#include "../kernels/split_pairs.inl"
 // clang-format on
 #include "../kernels/tier.inl"
 }  // namespace

@@ -6,7 +6,10 @@
 namespace farthing::scalar {
 namespace {
 constexpr const char* kTierName = "scalar";
+// clang-format off: the second needs the first.
 #include "../kernels/simd_scalar.inl"
+#include "../kernels/split_pairs.inl"
+// clang-format on
 #include "../kernels/tier.inl"
 }  // namespace
 

@@ -9,7 +9,7 @@
 template <class Cache>
 void prepare_query(const float* query, int head_dim, float scale, uint8_t* factors) {
   constexpr int kWidth = kLanes * Cache::kStep;
-  for (int i = 0; i < head_dim; i += kWidth, factors += kLanes * kFactorBytes) {
+  for (int i = 0; i < head_dim; i += kWidth, factors += kLanes * Cache::kFactorBytes) {
     Float x[Cache::kStep];
 #pragma GCC unroll 2
     for (int j = 0; j < Cache::kStep; ++j) {
@@ -20,9 +20,9 @@ void prepare_query(const float* query, int head_dim, float scale, uint8_t* facto
     }
     auto prepared = Cache::factors(x);
     if (i + kWidth <= head_dim)
-      store_factors(factors, prepared);
+      memcpy(factors, &prepared, sizeof prepared);
     else
-      memcpy(factors, &prepared, (head_dim - i) / Cache::kStep * kFactorBytes);
+      memcpy(factors, &prepared, (head_dim - i) / Cache::kStep * Cache::kFactorBytes);
   }
 }
 

@@ -5,18 +5,13 @@
 // head_dim is a multiple of S. Positions pair up by where they stand in their block, so that a
 // row's pairs are the same in every tile.
 //
-// A factor, four bytes, is what a vector of elements is multiplied by: S numbers of a query along
-// head_dim, or S weights along positions.
-constexpr int kFactorBytes = 4;
-
-FARTHING_INLINE void store_factors(uint8_t* p, Float factors) {
-  memcpy(p, &factors, sizeof factors);
-}
-FARTHING_INLINE void store_factors(uint8_t* p, Int factors) { memcpy(p, &factors, sizeof factors); }
+// A factor is what a vector of elements is multiplied by: S numbers of a query along head_dim, or S
+// weights along positions, as a tier likes to have them.
 
 struct CacheOfNumbers {
   using Vector = Float;
   static constexpr int kStep = 1;
+  static constexpr int kFactorBytes = 4;
   static constexpr bool kScaled = false;
   FARTHING_INLINE Float factors(const Float (&x)[kStep]) { return x[0]; }
   // sum[n] + the numbers of factor n
@@ -56,18 +51,19 @@ struct CacheBf16 {
   using Element = uint16_t;
   using Vector = Int;  // pairs
   static constexpr int kStep = 2;
+  static constexpr int kFactorBytes = kPairFactorBytes;
   static constexpr bool kScaled = false;
   FARTHING_INLINE Int read(const Element* p) { return load_pairs(p); }
   FARTHING_INLINE void write(Element* p, Float x) { store_bf16(p, x); }
-  FARTHING_INLINE Int factors(const Float (&x)[kStep]) { return to_bf16_pairs(x[0], x[1]); }
-  FARTHING_INLINE Float add_factors(Float sum, Int factors) {
-    return dot_bf16(sum, factors, 0x3f803f80);  // ones
+  FARTHING_INLINE PairFactors factors(const Float (&x)[kStep]) {
+    return to_pair_factors(x[0], x[1]);
+  }
+  FARTHING_INLINE Float add_factors(Float sum, PairFactors factors) {
+    return add_pair_factors(sum, factors);
   }
   // sum[n] + x[2 n] * factor[0] + x[2 n + 1] * factor[1]
   FARTHING_INLINE Float multiply_add(Float sum, Int x, const uint8_t* factor) {
-    uint32_t pair;
-    memcpy(&pair, factor, sizeof pair);
-    return dot_bf16(sum, x, pair);
+    return dot_factor(sum, x, factor);
   }
 };
 

@@ -22,11 +22,11 @@ constexpr int value_vectors(int rows) {
 }
 
 // Blocks lie anywhere, so that the processor cannot foresee what is read next: while a part, the
-// keys or the values of a block, is read, the one so many later is fetched. Measured: further ahead
-// is more than memory takes requests for.
+// keys or the values of a block, is read, the one so many later is fetched. Measured: where
+// products are fast, further ahead is more than memory takes requests for.
 constexpr int kMostAhead = 2;
 template <class Cache>
-constexpr int kAhead = kMostAhead / Cache::kStep;
+constexpr int kAhead = kRegisters >= 32 ? kMostAhead / Cache::kStep : kMostAhead;
 
 struct Tile {
   int rows, head_dim;
@@ -96,7 +96,7 @@ void score_positions(Tile& tile, int position) {
       auto key = Cache::read(keys[v] + d * kKeyStride);
 #pragma GCC unroll 8
       for (int r = 0; r < Rows; ++r)
-        sums[r][v] = Cache::multiply_add(sums[r][v], key, query[r] + d * kFactorBytes);
+        sums[r][v] = Cache::multiply_add(sums[r][v], key, query[r] + d * Cache::kFactorBytes);
     }
   }
 
@@ -189,7 +189,7 @@ float weigh(Tile& tile, int row, float largest) {
     if constexpr (Cache::kScaled)
       factors =
           mul(factors, load(value_scales_of(tile.blocks[i / kBlock], tile.head_dim) + i % kBlock));
-    store_factors(weights + i / Cache::kStep * kFactorBytes, factors);
+    memcpy(weights + i / Cache::kStep * Cache::kFactorBytes, &factors, sizeof factors);
   }
   return reduce_add(sum);
 }

@@ -46,7 +46,7 @@ void add_values(const Tile& tile, const uint8_t* weights, int column, int width,
   };
   auto add_step = [&](auto mask, const typename Cache::Element* values,
                       int position) __attribute__((always_inline)) {
-    const uint8_t* factors = weights + position / kStep * kFactorBytes;
+    const uint8_t* factors = weights + position / kStep * Cache::kFactorBytes;
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
       auto value = decltype(mask)::seen(Whole ? Cache::read(values + v * kLanes * kStep)

@@ -350,12 +350,6 @@ FARTHING_INLINE Int load_pairs(const uint16_t* p) {
   const __m256i* halves = reinterpret_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1)};
 }
-// The same of bf16, rounded from two vectors as store_bf16 does: first their numbers 0 and 1.
-FARTHING_INLINE Int to_bf16_pairs(Float first, Float second) {
-  __m256i low = _mm256_packus_epi32(round_bf16(first.low), round_bf16(first.high));
-  __m256i high = _mm256_packus_epi32(round_bf16(second.low), round_bf16(second.high));
-  return {_mm256_permute4x64_epi64(low, 0xd8), _mm256_permute4x64_epi64(high, 0xd8)};
-}
 // sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs: products are exact, the odd one
 // is added first.
 FARTHING_INLINE Float dot_bf16(Float sum, Int a, uint32_t pair) {

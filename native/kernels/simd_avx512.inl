@@ -211,16 +211,31 @@ FARTHING_INLINE Int dot8_small(Int sum, Bytes first, Bytes second, int32_t first
 
 // Thirty-two 16-bit numbers, a lane holding two of them.
 FARTHING_INLINE Int load_pairs(const uint16_t* p) { return {_mm512_loadu_si512(p)}; }
-// The same of bf16, rounded from two vectors as store_bf16 does: first their numbers 0 and 1.
-FARTHING_INLINE Int to_bf16_pairs(Float first, Float second) {
-  __m512bh h = _mm512_cvtne2ps_pbh(second.v, first.v);
-  return {reinterpret_cast<__m512i&>(h)};
-}
 // sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs, in the tier's own fixed way.
 FARTHING_INLINE Float dot_bf16(Float sum, Int a, uint32_t pair) {
   __m512i b = _mm512_set1_epi32(static_cast<int32_t>(pair));
   return {
       _mm512_dpbf16_ps(sum.v, reinterpret_cast<__m512bh&>(a.v), reinterpret_cast<__m512bh&>(b))};
+}
+
+// Thirty-two numbers rounded to bf16, in pairs, each to be a factor of dot_factor.
+constexpr int kPairFactorBytes = 4;
+struct PairFactors {
+  Int v;
+};
+FARTHING_INLINE PairFactors to_pair_factors(Float first, Float second) {
+  __m512bh h = _mm512_cvtne2ps_pbh(second.v, first.v);
+  return {{reinterpret_cast<__m512i&>(h)}};
+}
+// sum[n] plus some two of the numbers.
+FARTHING_INLINE Float add_pair_factors(Float sum, PairFactors factors) {
+  return dot_bf16(sum, factors.v, 0x3f803f80);  // ones
+}
+// dot_bf16 with the factor that lies there.
+FARTHING_INLINE Float dot_factor(Float sum, Int a, const uint8_t* factor) {
+  uint32_t pair;
+  memcpy(&pair, factor, sizeof pair);
+  return dot_bf16(sum, a, pair);
 }
 
 FARTHING_INLINE void prefetch(const void* p) {

@@ -337,14 +337,6 @@ FARTHING_INLINE Float look_up_lanes(Bytes a, const float* levels) {
 FARTHING_INLINE Int load_pairs(const uint16_t* p) {
   return each_part<Int>([=](int i) { return vreinterpretq_s32_u16(vld1q_u16(p + 8 * i)); });
 }
-// The same of bf16, rounded from two vectors as store_bf16 does: first their numbers 0 and 1.
-FARTHING_INLINE Int to_bf16_pairs(Float first, Float second) {
-  auto eight = [](float32x4_t a, float32x4_t b) {
-    return vreinterpretq_s32_u16(vcombine_u16(round_bf16(a), round_bf16(b)));
-  };
-  return {{eight(first.v[0], first.v[1]), eight(first.v[2], first.v[3]),
-           eight(second.v[0], second.v[1]), eight(second.v[2], second.v[3])}};
-}
 // sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs: products are
 // exact, the odd one is added first.
 FARTHING_INLINE Float dot_bf16(Float sum, Int a, uint32_t pair) {

@@ -355,13 +355,6 @@ FARTHING_INLINE Int dot8_small(Int sum, Bytes first, Bytes second, int32_t first
 FARTHING_INLINE Int load_pairs(const uint16_t* p) {
   return each_part<Int>([=](int i) { return load_part<IntPart>(p + 8 * i); });
 }
-// The same of bf16, rounded from two vectors as store_bf16 does: first their numbers 0 and 1.
-FARTHING_INLINE Int to_bf16_pairs(Float first, Float second) {
-  uint16_t rounded[2 * kLanes];
-  store_bf16(rounded, first);
-  store_bf16(rounded + kLanes, second);
-  return load_pairs(rounded);
-}
 // sum[n] + a[2 n] * pair[0] + a[2 n + 1] * pair[1] for bf16 pairs: products are exact, the odd one
 // is added first.
 FARTHING_INLINE Float dot_bf16(Float sum, Int a, uint32_t pair) {

@@ -31,6 +31,8 @@ class Sizes:
     arena: int
     shared_prepared: Sequence[int]
     partials: int
+    hidden: int
+    hidden_width: int
     scratch: int
     scratch_stride: int
     scratch_row: int
@@ -103,6 +105,7 @@ class Program:
         starts: NDArray[np.int32],
         block_tables: NDArray[np.int32],
         rows: NDArray[np.int32],
+        hidden_rows: NDArray[np.int32],
         logits: NDArray[np.float32] | None,
     ) -> None: ...
     def run_sampled(
@@ -112,6 +115,7 @@ class Program:
         starts: NDArray[np.int32],
         block_tables: NDArray[np.int32],
         rows: NDArray[np.int32],
+        hidden_rows: NDArray[np.int32],
         logits: NDArray[np.float32] | None,
         temperature: NDArray[np.float32],
         top_k: NDArray[np.int32],
@@ -124,6 +128,7 @@ class Program:
         choice: NDArray[np.uint32],
         position: NDArray[np.uint32],
         logprobs: NDArray[np.int32],
+        target: NDArray[np.int32],
         adjusted_starts: NDArray[np.int32],
         adjusted_ids: NDArray[np.int32],
         adjusted_bias: NDArray[np.float32],
@@ -133,11 +138,14 @@ class Program:
         logprob: NDArray[np.float32],
         top_ids: NDArray[np.int32],
         top_logprobs: NDArray[np.float32],
+        mask_rows: NDArray[np.int32] | None = None,
+        masks: NDArray[np.uint32] | None = None,
     ) -> None: ...
     def reverse_merges(self, on: bool, /) -> None: ...
     def profile(self, on: bool, /) -> None: ...
     def stage_labels(self) -> list[str]: ...
     def stage_seconds(self) -> list[float]: ...
+    def hidden(self) -> NDArray[np.float32]: ...
     def cache_bytes(self) -> NDArray[np.uint8]: ...
     def weight_bytes(self) -> NDArray[np.uint8]: ...
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -110,17 +110,53 @@ class ActivationMode(StrEnum):
     FP32 = "fp32"
 
 
+ConstraintKind = Literal["json_schema", "regex", "choice", "lark"]
+_CONSTRAINT_KINDS = ("json_schema", "regex", "choice", "lark")
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What a text must be, from its first token to its last.
+
+    `kind` says how `source` is read: "json_schema" as a JSON schema, of which the text is an
+    instance; "regex" as a regular expression in the syntax of Rust's regex crate, without looking
+    around, that matches the whole text; "choice" as a JSON list of strings, of which the text is
+    one; "lark" as a context-free grammar in llguidance's dialect of Lark.
+
+    It is plain data, so that parameters can be compared, stored and sent; the engine compiles it
+    for its vocabulary, once. Raises `RequestError` when it is not made of these; what is wrong with
+    the source itself is found when it is compiled.
+    """
+
+    kind: ConstraintKind
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.kind not in _CONSTRAINT_KINDS:
+            known = ", ".join(_CONSTRAINT_KINDS)
+            raise RequestError(f"a constraint is one of {known}, not {self.kind!r:.100}")
+        if not isinstance(self.source, str):
+            raise RequestError(f"a constraint's source must be text, not {self.source!r:.100}")
+
+
 @dataclass(frozen=True)
 class SamplingParams:
     """How one request's tokens are chosen. temperature 0 is greedy: the argmax, lowest id on ties.
 
-    Filters apply in this order: logit bias, penalties, temperature, top-k, top-p, min-p; then the
-    token is the argmax of log-probability plus Gumbel noise, which is a function of
+    Filters apply in this order: constraint, logit bias, penalties, temperature, top-k, top-p,
+    min-p; then the token is the argmax of log-probability plus Gumbel noise, which is a function of
     (seed, choice index, position, token id) alone.
+    With `max_tokens` 0 the prompt is read, and nothing is sampled. `prompt_logprobs` asks for the
+    log-probability of each token of the prompt given those before it, and is the number of
+    alternatives reported with each; such a prompt is computed whole, whatever the cache has of it.
     `repetition_penalty` looks at prompt and output, `presence_penalty` and `frequency_penalty` at
     the output only. `logprobs` is the number of most likely tokens whose log-probabilities (of
     the unfiltered distribution) are reported; None reports none, 0 only the chosen token's.
     A `logit_bias` of -inf forbids its token.
+    `constraint` keeps the text to a form: a token that cannot continue it is never chosen. The text
+    ends, as with an ending token, when its form is complete, even before `min_tokens`; an ending
+    token can end it only where it could be complete, and with `ignore_eos` only where nothing else
+    can follow. One that `max_tokens`, `stop` or `stop_token_ids` cuts short is not complete.
     Raises `RequestError` when a field is out of range.
     """
 
@@ -139,6 +175,8 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         # A caller may pass one string, or a list; and numbers that numpy made.
@@ -150,7 +188,7 @@ class SamplingParams:
                 object.__setattr__(self, each.name, value.item())
         longest = self.max_tokens if isinstance(self.max_tokens, int) else math.inf
         for name, ok, wanted in (
-            ("max_tokens", self.max_tokens is None or _whole(longest, 1), "a whole number from 1"),
+            ("max_tokens", self.max_tokens is None or _whole(longest, 0), "a whole number from 0"),
             ("temperature", _number(self.temperature, 0, 100), "from 0 to 100"),
             ("top_k", _whole(self.top_k, 0, 2**31 - 1), "a whole number from 0 (off)"),
             ("top_p", _number(self.top_p, 0, 1) and self.top_p, "above 0 and at most 1"),
@@ -168,7 +206,13 @@ class SamplingParams:
             ("presence_penalty", _number(self.presence_penalty, -2, 2), "from -2 to 2"),
             ("frequency_penalty", _number(self.frequency_penalty, -2, 2), "from -2 to 2"),
             ("logit_bias", _biases(self.logit_bias), "token ids with numbers up to 1e30"),
-            ("logprobs", self.logprobs is None or _whole(self.logprobs, 0, 20), "from 0 to 20"),
+            ("logprobs", _alternatives(self.logprobs), "from 0 to 20"),
+            ("prompt_logprobs", _alternatives(self.prompt_logprobs), "from 0 to 20"),
+            (
+                "constraint",
+                self.constraint is None or isinstance(self.constraint, Constraint),
+                "a Constraint",
+            ),
         ):
             if not ok:
                 raise RequestError(f"{name} must be {wanted}, not {getattr(self, name)!r:.100}")
@@ -186,6 +230,10 @@ def _whole(value: object, low: float = -math.inf, high: float = math.inf) -> boo
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         return False
     return low <= int(value) <= high
+
+
+def _alternatives(value: object) -> bool:
+    return value is None or _whole(value, 0, 20)
 
 
 def _number(value: object, low: float, high: float) -> bool:
@@ -214,7 +262,8 @@ class Request:
 
     `choice` counts the answers to one prompt from 0. `key` names the caller: tokens are shared out
     fairly between keys, and no key finds another's prompts in the cache. Of those that wait, a
-    higher `priority` goes first, and it is preempted last.
+    higher `priority` goes first, and it is preempted last. `embed` asks for the mean of the final
+    hidden states over all tokens of the prompt; nothing is sampled then.
     """
 
     id: str
@@ -223,6 +272,7 @@ class Request:
     choice: int = 0
     key: str = ""
     priority: int = 0
+    embed: bool = False
 
 
 @dataclass(frozen=True)
@@ -233,7 +283,12 @@ class SamplingRows:
     `adjusted_starts[r]:adjusted_starts[r+1]`), the distinct token ids whose logits change before
     filtering: by `adjusted_bias` (added first), and by the row's penalties: the repetition penalty
     where `adjusted_seen` is 1, presence and frequency by `adjusted_count`, the times the token
-    stands in the output. `position` is the position that the sampled token will take.
+    stands in the output. `position` is the position that the sampled token will take. A row whose
+    `target` is not -1 gives that token, with its log-probability, instead of a sampled one.
+
+    Row r may take the tokens of `masks[mask_rows[r]]`, or all where that index is -1. A mask has
+    bit t % 32 of word t // 32 set for each token t that is allowed; both are None where no row has
+    a mask.
     """
 
     temperature: NDArray[np.float32]
@@ -248,14 +303,19 @@ class SamplingRows:
     position: NDArray[np.uint32]
     logprobs: NDArray[np.int32]
     """Per row: -1 none, else the number of alternatives."""
+    target: NDArray[np.int32]
     adjusted_starts: NDArray[np.int32]
     adjusted_ids: NDArray[np.int32]
     adjusted_bias: NDArray[np.float32]
     adjusted_seen: NDArray[np.uint8]
     adjusted_count: NDArray[np.int32]
+    mask_rows: NDArray[np.int32] | None = None
+    masks: NDArray[np.uint32] | None = None
+    """(M, ceil(vocabulary / 32))"""
 
 
 _NO_COPIES = np.empty((0, 2), np.int32)
+_NO_ROWS = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -267,7 +327,8 @@ class StepPlan:
     32 i ... 32 i + 31 (entries past the sequence's length are -1). `rows` are indices into the T
     tokens, ascending, whose logits are wanted. `sampling` is None when only logits are wanted.
     `copies` (C x 2) are whole blocks of cache to be copied, from the first to the second, one after
-    another and before anything else is done.
+    another and before anything else is done. `hidden_rows` (H) are further such indices, of tokens
+    whose final hidden states are wanted; the head is not computed for them.
     """
 
     token_ids: NDArray[np.int32]
@@ -277,6 +338,7 @@ class StepPlan:
     rows: NDArray[np.int32]
     sampling: SamplingRows | None = None
     copies: NDArray[np.int32] = field(default_factory=lambda: _NO_COPIES)
+    hidden_rows: NDArray[np.int32] = field(default_factory=lambda: _NO_ROWS)
 
 
 @dataclass(frozen=True)
@@ -286,6 +348,8 @@ class StepResult:
     `logits` (float32, R x vocabulary) is filled only when it was asked for. `logprob` is the chosen
     token's, NaN where the row asks for none; `top_ids` and `top_logprobs` (R x the largest
     `logprobs` asked for) are in falling order, lowest id first on ties, padded with -1 and -inf.
+    `hidden` (float32, H x hidden size) are the plan's hidden states, each what the head would read
+    of its token: the residual stream after the final norm. It may be written over by the next step.
     """
 
     tokens: NDArray[np.int32]
@@ -293,3 +357,4 @@ class StepResult:
     top_ids: NDArray[np.int32]
     top_logprobs: NDArray[np.float32]
     logits: NDArray[np.float32] | None = None
+    hidden: NDArray[np.float32] | None = None

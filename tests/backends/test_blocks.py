@@ -119,7 +119,7 @@ def test_threads_context_and_the_size_of_a_step_change_no_bit() -> None:
 
 def test_each_setting_of_the_native_backend_shows_by_its_name() -> None:
     base = quantised()
-    assert differing(base, quantised(kv_dtype=KVDtype.BF16)) == {"kv_dtype"}
+    assert differing(base, quantised(kv_dtype=KVDtype.FP16)) == {"kv_dtype"}
     assert differing(base, quantised(kv_dtype=KVDtype.FP32)) == {"kv_dtype", "block"}
     wide = quantised(activations=ActivationMode.FP32)
     assert differing(base, wide) == {"activations", "formats", "model"}

@@ -93,6 +93,31 @@ def test_a_real_models_answers_are_bit_for_bit_what_they_are_alone(
             ]
 
 
+def test_a_prompt_is_scored_with_an_answer_and_without(model: str, files: Files) -> None:
+    files.write(
+        [
+            {"prompt": [65, 66, 67], "max_tokens": 0, "prompt_logprobs": 1},
+            {"prompt": [65, 66, 67], "max_tokens": 2, "prompt_logprobs": 0},
+        ]
+    )
+    assert main(files.command(model, "--quiet")) == 0
+    found = files.by_index()
+    with Engine.load(model) as engine:
+        wanted = engine.score([65, 66, 67], top=1)
+    alone, both = (found[index]["prompt_logprobs"] for index in (0, 1))
+    assert (found[0]["text"], found[0]["finish_reason"]) == ("", "length")
+    assert alone[0] is None
+    for entry, answer, plain in zip(wanted[1:], alone[1:], both[1:], strict=True):
+        assert entry is not None
+        assert answer == {
+            "token_id": entry.token_id,
+            "logprob": entry.logprob,
+            "top": [list(each) for each in entry.top],
+        }
+        assert plain == {**answer, "top": []}
+    assert found[1]["usage"]["completion_tokens"] == 2
+
+
 def test_an_answer_is_what_run_prints_for_the_prompt_alone(
     model: str, files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,7 +171,7 @@ def test_the_report_and_a_summary_go_to_stderr(
     command = files.command(model, "--max-tokens", "2", "--slots", "5", "--cache-tokens", "1000")
     assert main(command) == 0
     error = says(capsys)
-    assert "fp16 cache of 1024 tokens, 5 slots" in error
+    assert "bf16 cache of 1024 tokens, 5 slots" in error
     assert "3 answers in " in error
     assert "(3 length)" in error
     assert "6 tokens (" in error

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from farthing.cli import batch_requests
 from farthing.cli.batch_requests import BatchRequest, Defaults, LineErrors, read_requests
-from farthing.core import RequestError, SamplingParams
+from farthing.core import Constraint, RequestError, SamplingParams
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,8 +81,11 @@ def test_every_field_of_sampling_may_stand_in_a_line(batch: Path) -> None:
         frequency_penalty=2.0,
         logit_bias={3: 1.0, 4: -1e30},
         logprobs=4,
+        prompt_logprobs=2,
+        constraint=Constraint("regex", "a+"),
     )
     line = {each.name: getattr(params, each.name) for each in fields(params)}
+    line["constraint"] = {"kind": "regex", "source": "a+"}
     assert all(line[each.name] != getattr(SamplingParams(), each.name) for each in fields(params))
     assert read(batch, json.dumps({"prompt": "p", **line}))[0].sampling == params
 
@@ -106,6 +109,8 @@ def test_empty_lines_line_ends_and_a_byte_order_mark_do_not_matter(end: str, bat
         ("null", "it must be an object"),
         ("[" * 100_000, "it cannot be read as JSON"),
         ('{"prompt": [' + "9" * 5000 + "]}", "it cannot be read as JSON"),
+        ('{"prompt": "a", "constraint": "a+"}', 'constraint must be {"kind": "json_schema"'),
+        ('{"prompt": "a", "constraint": {"kind": "xml", "source": ""}}', "a constraint is one of"),
         ("{}", "it must have either a prompt or messages"),
         ('{"prompt": "a", "messages": []}', "it must have either a prompt or messages"),
         ('{"prompt": ""}', "the prompt is empty"),
@@ -121,13 +126,16 @@ def test_empty_lines_line_ends_and_a_byte_order_mark_do_not_matter(end: str, bat
         ('{"prompt": "a", "id": 1.5}', "id must be a string or a whole number, not 1.5"),
         ('{"prompt": "a", "id": true}', "id must be a string or a whole number, not True"),
         ('{"prompt": "a", "max_token": 5}', "no field 'max_token': did you mean max_tokens?"),
-        ('{"prompt": "a", "zzz": 5}', "no field 'zzz': fields are frequency_penalty, id,"),
+        (
+            '{"prompt": "a", "zzz": 5}',
+            "no field 'zzz': fields are constraint, frequency_penalty, id,",
+        ),
         ('{"prompt": "a", "prompt": "b"}', "it has the field 'prompt' twice"),
         ('{"prompt": "a", "logit_bias": {"1": 1, "1": 2}}', "it has the field '1' twice"),
         ('{"prompt": "a", "temperature": -1}', "temperature must be from 0 to 100, not -1"),
         ('{"prompt": "a", "temperature": "1"}', "temperature must be from 0 to 100, not '1'"),
         ('{"prompt": "a", "temperature": NaN}', "NaN is no number of JSON"),
-        ('{"prompt": "a", "max_tokens": 1.0}', "max_tokens must be a whole number from 1"),
+        ('{"prompt": "a", "max_tokens": 1.0}', "max_tokens must be a whole number from 0"),
         ('{"prompt": "a", "min_tokens": 8}', "min_tokens must be from 0 to max_tokens"),
         ('{"prompt": "a", "stop": null}', "stop must be a list, not None"),
         ('{"prompt": "a", "stop": {"a": 1}}', "stop must be a list, not {'a': 1}"),

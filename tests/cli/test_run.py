@@ -217,3 +217,41 @@ def test_a_file_cannot_talk_to_the_terminal(
     assert "tin^[[2Jama: llama" in error
     assert main(["run", str(tmp_path / "\x1b[2J.gguf"), "hi"]) == 2
     assert "\x1b" not in error + capsys.readouterr().err
+
+
+class TestForms:
+    @pytest.mark.parametrize(
+        ("flags", "expected"),
+        [(["--regex", "ab{3}c"], "abbbc"), (["--choice", 'quoted "text"'], 'quoted "text"')],
+    )
+    def test_an_answer_has_the_form_that_is_asked_for(
+        self, model: Path, capsys: pytest.CaptureFixture[str], flags: list[str], expected: str
+    ) -> None:
+        assert main(["run", str(model), "hello", "--quiet", *flags]) == 0
+        assert capsys.readouterr().out == expected + "\n"
+
+    def test_an_answer_follows_the_schema_in_a_file(
+        self, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "schema.json"
+        file.write_text('{"const": {"a": [null]}}', encoding="utf-8")
+        assert main(["run", str(model), "hello", "--quiet", "--json-schema", str(file)]) == 0
+        assert json.loads(capsys.readouterr().out) == {"a": [None]}
+
+    @pytest.mark.parametrize(
+        ("flags", "said"),
+        [
+            (["--regex", "(a"], "unclosed group"),
+            (["--regex", "a", "--choice", "b"], "keep one"),
+            (["--choice", ""], "not empty"),
+            (["--json-schema", "nowhere.json"], "nowhere.json cannot be read"),
+            (["--json-schema", "."], "cannot be read"),
+        ],
+    )
+    def test_a_form_that_cannot_be_followed_is_one_clear_error(
+        self, model: Path, capsys: pytest.CaptureFixture[str], flags: list[str], said: str
+    ) -> None:
+        assert main(["run", str(model), "hello", "--quiet", *flags]) == 2
+        captured = capsys.readouterr()
+        assert said in captured.err
+        assert captured.out == ""

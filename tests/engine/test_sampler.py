@@ -166,6 +166,42 @@ class TestAdjustments:
             greedy([0, 1, 2, 3], adjusted=[[(2, 1.0, 0, 0), (2, 1.0, 0, 0)]])
 
 
+class TestMasks:
+    LOGITS = log(*PROBABILITIES)
+
+    def test_a_masked_token_is_never_chosen(self):
+        allowed = np.array([True, False, True, False])
+        assert support(self.LOGITS, draws=200, allowed=[allowed] * 200) == {0, 2}
+        assert greedy(self.LOGITS, allowed=[allowed]) == 2
+
+    def test_the_mask_comes_before_top_k_and_top_p(self):
+        allowed = [np.array([True, False, True, True])] * 200
+        assert support(self.LOGITS, draws=200, top_k=2, allowed=allowed) == {3, 2}
+        # 0.3 of the 0.6 that are left is half of it; of everything it is less.
+        assert support(self.LOGITS, draws=200, top_p=0.49, allowed=allowed) == {3}
+
+    def test_no_bias_lifts_a_mask(self):
+        allowed = [np.array([True, False, True, True])]
+        for bias in (100.0, INF):
+            assert greedy(self.LOGITS, adjusted=[[(1, bias, 0, 0)]], allowed=allowed) == 3
+
+    def test_a_mask_that_allows_nothing_chooses_none(self):
+        assert greedy(self.LOGITS, allowed=[np.zeros(4, bool)]) == -1
+
+    def test_a_row_without_a_mask_beside_one_with_takes_any_token(self):
+        logits = np.tile(self.LOGITS, (3, 1))
+        only = np.array([True, False, False, False])
+        rows = sampling_rows(3, temperature=0.0, allowed=[None, only, None])
+        assert sample(logits, rows).tokens.tolist() == [1, 0, 1]
+
+    def test_log_probabilities_are_as_without_a_mask(self):
+        only = np.array([True, False, False, False])
+        result = sample(self.LOGITS[None], sampling_rows(1, logprobs=2, allowed=[only]))
+        assert result.tokens.tolist() == [0]
+        np.testing.assert_allclose(result.logprob, np.log([0.1]), rtol=1e-6)
+        assert result.top_ids.tolist() == [[1, 3]]
+
+
 class TestChoice:
     def test_temperature_0_takes_the_likeliest_whatever_the_filters_and_the_seed(self):
         logits = np.tile(log(*PROBABILITIES), (9, 1))

@@ -84,7 +84,8 @@ def test_a_plan_has_the_dtypes_that_the_backends_are_promised() -> None:
         assert array.dtype == np.int32
         assert array.flags.c_contiguous
     assert plan.sampling is not None
-    kinds = {name: str(array.dtype) for name, array in vars(plan.sampling).items()}
+    arrays = {name: array for name, array in vars(plan.sampling).items() if array is not None}
+    kinds = {name: str(array.dtype) for name, array in arrays.items()}
     assert kinds == {
         "temperature": "float32",
         "top_k": "int32",
@@ -97,6 +98,7 @@ def test_a_plan_has_the_dtypes_that_the_backends_are_promised() -> None:
         "choice": "uint32",
         "position": "uint32",
         "logprobs": "int32",
+        "target": "int32",
         "adjusted_starts": "int32",
         "adjusted_ids": "int32",
         "adjusted_bias": "float32",

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from farthing.core import FarthingError, Request, SamplingParams, StepResult
 from farthing.engine.limits import Limits, Policy
+from farthing.engine.prompt_rows import PromptMean
 from farthing.engine.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -28,6 +29,30 @@ EXAMPLES, STEPS = 300, 60
 """Together more than the 10,000 steps that the engine is held to."""
 
 
+def _score(prefix: tuple[int, ...]) -> float:
+    """What the machine says of the token after a prefix."""
+    return -float(hash(prefix) % 1000)
+
+
+def _state(prefix: tuple[int, ...]) -> tuple[float, float]:
+    return 1 / prefix[-1], float(hash(prefix) % 1000)
+
+
+def check_prompt_rows(sequence: Sequence) -> None:
+    """A prompt's scores and its mean are those of each of its positions, in order and once."""
+    prompt = sequence.request.prompt
+    if sequence.scores is not None:
+        first, *others = sequence.scores.entries
+        assert first is None
+        found = [each and (each.token_id, each.logprob) for each in others]
+        assert found == [(prompt[i], _score(prompt[:i])) for i in range(1, len(prompt))]
+    if sequence.mean is not None:
+        alone = PromptMean(len(prompt))
+        states = [_state(prompt[: i + 1]) for i in range(len(prompt))]
+        alone.take(np.array(states, np.float32))
+        assert sequence.mean.vector().tobytes() == alone.vector().tobytes()
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -37,6 +62,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.ended: dict[Sequence, str] = {}
         self.saved: list[tuple[bytes, tuple[int, ...], np.ndarray]] = []
         self.replans = 0
+        self.prefixes: list[tuple[int, ...]] = []
 
     @rule(
         start=st.integers(0, 2),
@@ -45,16 +71,29 @@ class SchedulerMachine(RuleBasedStateMachine):
         more=st.integers(1, 30),
         key=st.sampled_from(KEYS),
         priority=st.integers(0, 1),
+        wanted=st.sampled_from(("text", "text", "text", "scores", "scores and text", "mean")),
     )
     def submit(
-        self, start: int, length: int, change: int, more: int, key: str, priority: int
+        self,
+        start: int,
+        length: int,
+        change: int,
+        more: int,
+        key: str,
+        priority: int,
+        wanted: str,
     ) -> None:
         """One of three texts, which differ from their first token on, with one token changed."""
         prompt = [10 + (start * 7 + i * i) % 13 for i in range(length)]
         if change < length:
             prompt[change] = 30
-        sampling = SamplingParams(max_tokens=more)
-        request = Request("text", tuple(prompt), sampling, key=key, priority=priority)
+        sampling = SamplingParams(
+            max_tokens=more if "text" in wanted else 0,
+            prompt_logprobs=0 if "scores" in wanted else None,
+        )
+        request = Request(
+            "text", tuple(prompt), sampling, key=key, priority=priority, embed=wanted == "mean"
+        )
         self.alive.append(self.scheduler.submit(request))
 
     @precondition(lambda self: self.alive)
@@ -68,6 +107,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             choice,
             parent.request.key,
             parent.request.priority,
+            parent.request.embed,
         )
         child = self.scheduler.submit(request, fork_of=parent)
         assert child.seed == parent.seed
@@ -89,8 +129,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.compute(plan, most)
         before = {sequence: len(sequence.tokens) for sequence in self.alive}
         gained = self.scheduler.commit(self.answer(plan, tokens))
-        assert len(gained) == len(plan.rows)
-        assert all(len(sequence.tokens) == before[sequence] + 1 for sequence in gained)
+        targets = [] if plan.sampling is None else plan.sampling.target.tolist()
+        sampled = [each for each in gained if each.most_tokens > len(each.request.prompt)]
+        assert len(sampled) == targets.count(-1)
+        assert all(len(sequence.tokens) == before[sequence] + 1 for sequence in sampled)
+        for sequence in gained:
+            assert sequence in sampled or sequence.finish_reason == "length"
         self.collect()
 
     @precondition(lambda self: self.alive)
@@ -111,6 +155,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Runs a plan on the machine's cache, and holds it against what a plan must be."""
         assert 1 <= len(plan.token_ids) <= min(LIMITS.step_tokens, most or LIMITS.step_tokens)
         assert len(plan.rows) <= LIMITS.step_rows
+        self.prefixes = [
+            tuple(sequence.tokens[: position + 1])
+            for sequence, count in self.scheduler._step.parts
+            for position in range(sequence.computed, sequence.computed + count)
+        ]
         for source, target in plan.copies.tolist():
             self.cache[target] = self.cache[source]
         parts = self.scheduler._step.parts
@@ -134,11 +183,15 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def answer(self, plan: StepPlan, tokens: list[int]) -> StepResult:
         count = len(plan.rows)
+        targets = [] if plan.sampling is None else plan.sampling.target.tolist()
+        chosen = [tokens[row % len(tokens)] for row in range(count)]
+        hidden = [_state(self.prefixes[row]) for row in plan.hidden_rows.tolist()]
         return StepResult(
-            np.array([tokens[row % len(tokens)] for row in range(count)], np.int32),
-            np.zeros(count, np.float32),
+            np.array([c if t < 0 else t for c, t in zip(chosen, targets, strict=True)], np.int32),
+            np.array([_score(self.prefixes[row]) for row in plan.rows.tolist()], np.float32),
             np.empty((count, 0), np.int32),
             np.empty((count, 0), np.float32),
+            hidden=np.array(hidden, np.float32).reshape(-1, 2),
         )
 
     @precondition(lambda self: self.alive)
@@ -191,6 +244,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert sequence not in self.ended
             self.ended[sequence] = str(sequence.finish_reason)
             self.alive.remove(sequence)
+            if sequence.finish_reason in ("stop", "length"):
+                check_prompt_rows(sequence)
 
     @invariant()
     def the_books_balance(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -66,10 +68,17 @@ def each(strategy, count):
 
 @st.composite
 def requests(draw, logits):
-    """Rows with any parameters that SamplingParams admits."""
+    """Rows with any parameters that SamplingParams admits, and masks of every density."""
     count, vocabulary = logits.shape
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    density = st.sampled_from([None, 0.0, 0.01, 0.5, 0.99, 1.0])
+    allowed = [
+        None if share is None else rng.random(vocabulary) < share
+        for share in draw(each(density, count))
+    ]
     return sampling_rows(
         count,
+        allowed=allowed,
         temperature=draw(
             each(st.sampled_from([0.0, 1e-44, 1e-3, 0.3, 0.7, 1.0, 1.5, 100.0]), count)
         ),
@@ -175,6 +184,56 @@ def test_bias_and_penalties_are_the_definitions():
     assert_same(rng.normal(size=(count, 2)).astype(np.float32), rows)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+@pytest.mark.parametrize("vocabulary", [1, 31, 32, 33, 64, 95, 4099, 49_152])
+def test_a_masked_token_is_never_chosen_and_log_probabilities_do_not_know_of_masks(
+    temperature, vocabulary
+):
+    rng = np.random.default_rng(vocabulary)
+    draws = 40
+    logits = np.tile((rng.normal(size=vocabulary) * 4).astype(np.float32), (draws, 1))
+    allowed = [rng.random(vocabulary) < share for share in (0.0, 0.002, 0.3, 1.0)] * (draws // 4)
+    allowed[1][vocabulary - 1] = True
+    fields = {"temperature": temperature, "seed": np.arange(draws), "logprobs": 3}
+    free = sampling_rows(draws, **fields)
+    for tier in TIERS:
+        masked = native_sample(
+            kernels, tier, logits, sampling_rows(draws, allowed=allowed, **fields)
+        )
+        for mask, token in zip(allowed, masked.tokens, strict=True):
+            assert mask[token] if mask.any() else token == -1
+        without = native_sample(kernels, tier, logits, free)
+        assert masked.top_logprobs.tobytes() == without.top_logprobs.tobytes()
+        chosen = masked.tokens >= 0
+        listed = masked.top_ids == masked.tokens[:, None]
+        rows, places = np.nonzero(listed & chosen[:, None])
+        assert np.array_equal(masked.logprob[rows], masked.top_logprobs[rows, places])
+        assert np.isneginf(masked.logprob[~chosen]).all()
+
+
+def test_a_bias_cannot_lift_a_mask_and_a_mask_that_allows_all_changes_nothing():
+    logits = np.random.default_rng(8).normal(size=(60, 70)).astype(np.float32)
+    fields = {"temperature": [0.0, 1.0] * 30, "seed": np.arange(60), "top_k": 30}
+    odd = np.arange(70) % 2 == 1
+    lifted = [[(token, 50.0, 1, 2) for token in range(0, 70, 2)]] * 60
+    for tier in TIERS:
+        rows = sampling_rows(60, lifted, allowed=[odd] * 60, repetition_penalty=1.3, **fields)
+        assert odd[native_sample(kernels, tier, logits, rows).tokens].all()
+        everything = sampling_rows(60, allowed=[np.ones(70, bool), None] * 30, **fields)
+        same = native_sample(kernels, tier, logits, everything)
+        assert np.array_equal(
+            same.tokens, native_sample(kernels, tier, logits, sampling_rows(60, **fields)).tokens
+        )
+
+
+def test_bits_past_the_vocabulary_allow_nothing():
+    rows = sampling_rows(20, allowed=[np.zeros(35, bool)] * 20, seed=np.arange(20))
+    rows.masks[:, 1] |= np.uint32(0xFFFFFFF8)
+    for tier in TIERS:
+        tokens = native_sample(kernels, tier, np.zeros((20, 35), np.float32), rows).tokens
+        assert set(tokens.tolist()) == {-1}
+
+
 @pytest.mark.parametrize("top_p", [0.2, 0.6, 0.9, 0.97])
 @pytest.mark.parametrize("step", [0.02, 0.031, 0.1])
 def test_the_last_tokens_of_a_nucleus_are_drawn_too(top_p, step):
@@ -268,6 +327,30 @@ class TestMalformedRows:
         with pytest.raises(ValueError, match="must not fall"):
             native_sample(kernels, TIERS[0], np.zeros((2, 8), np.float32), rows)
 
+    @pytest.mark.parametrize("index", [-2, 1, 2**31 - 1])
+    def test_a_mask_that_is_not_there(self, index):
+        rows = sampling_rows(1, allowed=[np.ones(8, bool)])
+        rows.mask_rows[:] = index
+        with pytest.raises(ValueError, match="none of the masks"):
+            native_sample(kernels, TIERS[0], np.zeros((1, 8), np.float32), rows)
+
+    def test_masks_of_another_vocabulary(self):
+        rows = sampling_rows(1, allowed=[np.ones(8, bool)])
+        with pytest.raises(ValueError, match="one bit for each token"):
+            native_sample(kernels, TIERS[0], np.zeros((1, 40), np.float32), rows)
+
+    @pytest.mark.parametrize("absent", ["mask_rows", "masks"])
+    def test_masks_without_their_rows(self, absent):
+        rows = replace(sampling_rows(1, allowed=[np.ones(8, bool)]), **{absent: None})
+        with pytest.raises(ValueError, match="come together"):
+            native_sample(kernels, TIERS[0], np.zeros((1, 8), np.float32), rows)
+
+    def test_too_few_mask_rows(self):
+        rows = sampling_rows(2, allowed=[np.ones(8, bool), None])
+        rows = replace(rows, mask_rows=rows.mask_rows[:1])
+        with pytest.raises(ValueError, match="one entry a wanted row"):
+            native_sample(kernels, TIERS[0], np.zeros((2, 8), np.float32), rows)
+
     @pytest.mark.parametrize(
         ("field", "value"),
         [
@@ -288,3 +371,28 @@ class TestMalformedRows:
     @pytest.mark.parametrize(("logprobs", "width"), [(3, 2), (21, 30)])
     def test_more_log_probabilities_than_there_is_room_for(self, logprobs, width):
         self.refused("log-probabilities", width=width, logprobs=logprobs)
+
+
+@given(rows_of_logits(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_given_token_is_scored_as_the_definition_says_whatever_the_filters(logits, data) -> None:
+    count, vocabulary = logits.shape
+    rows = sampling_rows(
+        count,
+        target=data.draw(st.lists(st.integers(-1, vocabulary - 1), min_size=count, max_size=count)),
+        temperature=data.draw(st.sampled_from([0.0, 1.0])),
+        top_k=data.draw(st.sampled_from([0, 1])),
+        logprobs=data.draw(st.sampled_from([0, 3])),
+    )
+    assert_same(logits, rows)
+    result = native_sample(kernels, TIERS[0], logits, rows)
+    given_tokens = (rows.target >= 0) & (result.tokens >= 0)
+    assert np.array_equal(result.tokens[given_tokens], rows.target[given_tokens])
+
+
+def test_a_given_token_outside_the_vocabulary_is_refused() -> None:
+    for target in (-2, 9):
+        with pytest.raises(ValueError, match="a target is outside the vocabulary"):
+            native_sample(
+                kernels, TIERS[0], np.zeros((1, 9), np.float32), sampling_rows(1, target=target)
+            )

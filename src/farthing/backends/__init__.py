@@ -19,7 +19,8 @@ class Backend(Protocol):
     `total_blocks` blocks of cache may appear in block tables; a step may hold at most
     `max_step_tokens` tokens and `max_step_rows` wanted rows. Where `samples` is false, `run` leaves
     the tokens to the caller and gives logits always; else it gives tokens as the plan's sampling
-    says, and logits where they are asked for.
+    says, -1 where none can be chosen, and logits where they are asked for. A hidden state has
+    `hidden_size` numbers; 0 where the backend gives none.
     """
 
     vocabulary_size: int
@@ -27,6 +28,7 @@ class Backend(Protocol):
     total_blocks: int
     max_step_tokens: int
     max_step_rows: int
+    hidden_size: int
     samples: bool
 
     @property

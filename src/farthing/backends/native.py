@@ -34,6 +34,7 @@ from farthing.plan.stages import (
     RowStage,
     Source,
     Stage,
+    head_source,
 )
 from farthing.quant.formats import decode, encode
 
@@ -97,23 +98,33 @@ class NativeBackend:
         self.total_blocks = plan.total_blocks
         self.max_step_tokens = plan.step_tokens
         self.max_step_rows = plan.step_rows
+        self.hidden_size = plan.arena.hidden_width
         self._weights = self._load_weights(model, progress)
         self._append_stages(model)
 
     def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
         """One step. Logits (float32, R x vocabulary) are copied out where wanted.
 
-        Raises `FarthingError` when no token can be chosen because a row's logits are all NaN.
+        Hidden states are a view of the backend's memory, which the next step writes over.
         """
         if len(plan.copies):
             copy_blocks(self.cache_bytes(), plan.copies)
         rows = len(plan.rows)
         logits = np.empty((rows, self.vocabulary_size), np.float32) if want_logits else None
+        hidden = self._program.hidden()[: len(plan.hidden_rows)] if len(plan.hidden_rows) else None
         if plan.sampling is None:
             self._program.run(
-                plan.token_ids, plan.positions, plan.starts, plan.block_tables, plan.rows, logits
+                plan.token_ids,
+                plan.positions,
+                plan.starts,
+                plan.block_tables,
+                plan.rows,
+                plan.hidden_rows,
+                logits,
             )
-            return StepResult(_NO_TOKENS, _NO_LOGPROBS, _NO_TOP_IDS, _NO_TOP_LOGPROBS, logits)
+            return StepResult(
+                _NO_TOKENS, _NO_LOGPROBS, _NO_TOP_IDS, _NO_TOP_LOGPROBS, logits, hidden
+            )
         width = max(0, int(plan.sampling.logprobs.max(initial=0)))
         result = StepResult(
             np.empty(rows, np.int32),
@@ -121,13 +132,9 @@ class NativeBackend:
             np.empty((rows, width), np.int32),
             np.empty((rows, width), np.float32),
             logits,
+            hidden,
         )
         self._run_sampled(plan, plan.sampling, result)
-        if rows and result.tokens.min() < 0:
-            raise FarthingError(
-                "no token can be chosen: the model's logits are not numbers; the weights are "
-                "damaged or the prompt overflows them. Try --activations fp32 and --kv-dtype fp32"
-            )
         return result
 
     def _run_sampled(self, plan: StepPlan, sampling: SamplingRows, result: StepResult) -> None:
@@ -137,6 +144,7 @@ class NativeBackend:
             plan.starts,
             plan.block_tables,
             plan.rows,
+            plan.hidden_rows,
             result.logits,
             sampling.temperature,
             sampling.top_k,
@@ -149,6 +157,7 @@ class NativeBackend:
             sampling.choice,
             sampling.position,
             sampling.logprobs,
+            sampling.target,
             sampling.adjusted_starts,
             sampling.adjusted_ids,
             sampling.adjusted_bias,
@@ -158,6 +167,7 @@ class NativeBackend:
             result.logprob,
             result.top_ids,
             result.top_logprobs,
+            *(() if sampling.masks is None else (sampling.mask_rows, sampling.masks)),
         )
 
     @cached_property
@@ -323,6 +333,10 @@ class NativeBackend:
         first, second = (*stage.inputs, None)[:2]
         weights = [name for op in stage.ops for name in op.weights]
         attributes = stage.ops[0].attributes
+        number = attributes.get("epsilon", attributes.get("factor", 0.0))
+        source = head_source(self.plan.stages) if stage.kind == "rows" else None
+        if source is not None and source.gain is not None:
+            weights, number = [source.gain], source.epsilon
         self._program.row(
             _ROW_KINDS.index(stage.kind),
             stage.kind,
@@ -333,7 +347,7 @@ class NativeBackend:
             gain_count=self.plan.weights[weights[0]].bytes // 4 if weights else 0,
             rope=ropes[attributes["frequencies"]] if stage.kind == "rope" else -1,
             head_dim=attributes.get("head_dim", 0),
-            number=attributes.get("epsilon", attributes.get("factor", 0.0)),
+            number=number,
         )
 
     def _source(self, source: Source, values: dict[str, int]) -> tuple[int, int, float]:
@@ -369,6 +383,8 @@ def _sizes(plan: MemoryPlan, model: Model) -> _native.Sizes:
         ("arena", arena.total_bytes),
         ("shared_prepared", arena.shared_prepared),
         ("partials", arena.partials),
+        ("hidden", arena.hidden),
+        ("hidden_width", arena.hidden_width),
         ("scratch", arena.scratch),
         ("scratch_stride", arena.thread.stride),
         ("scratch_row", arena.thread.row),

@@ -21,10 +21,13 @@ class NullBackend:
     Its cache is real, only small: each block holds the token ids of its 32 positions, and a
     prefix is read back through the block table. So a block that two sequences write, or one that
     is reused too early, changes what the script sees. A StepPlan that breaks its contract raises
-    `ValueError`: that is a fault of the engine, never of a user.
+    `ValueError`: that is a fault of the engine, never of a user. The hidden state of a token is
+    made of its whole prefix: 1 / (1 + id) of the token, its position, and the sum and a weighted
+    sum of all ids.
     """
 
     samples = False
+    hidden_size = 4
 
     def __init__(
         self,
@@ -67,15 +70,22 @@ class NullBackend:
             lengths.append(positions + 1)
         owners = np.repeat(np.arange(len(lengths)), np.diff(plan.starts))
         known = np.concatenate(lengths)
+
+        def prefix(token: int) -> NDArray[np.int32]:
+            return self._prefix(plan.block_tables[owners[token]], int(known[token]))
+
         logits = np.full((len(plan.rows), self.vocabulary_size), -100.0, np.float32)
         for row, token in enumerate(plan.rows.tolist()):
-            says = self._script(self._prefix(plan.block_tables[owners[token]], int(known[token])))
+            says = self._script(prefix(token))
             if isinstance(says, np.ndarray):
                 logits[row] = says
             else:
                 logits[row, says] = 0.0
+        hidden = np.empty((len(plan.hidden_rows), self.hidden_size), np.float32)
+        for row, token in enumerate(plan.hidden_rows.tolist()):
+            hidden[row] = _hidden_state(prefix(token))
         self.steps += 1
-        return logits_only(logits)
+        return logits_only(logits, hidden)
 
     def close(self) -> None:
         """Forgets all blocks."""
@@ -101,7 +111,13 @@ class NullBackend:
             raise ValueError("a sequence's positions must be consecutive")
         if plan.positions.min() < 0 or plan.positions.max() >= self.context_length:
             raise ValueError("a position is outside the context")
-        if np.diff(plan.rows).min(initial=1) < 1 or not np.all(plan.rows < tokens):
-            raise ValueError(f"rows {plan.rows} must be ascending token indices")
+        for rows in (plan.rows, plan.hidden_rows):
+            if np.diff(rows).min(initial=1) < 1 or not np.all(rows < tokens):
+                raise ValueError(f"rows {rows} must be ascending token indices")
         if plan.token_ids.min() < 0 or plan.token_ids.max() >= self.vocabulary_size:
             raise ValueError("a token id is outside the vocabulary")
+
+
+def _hidden_state(prefix: NDArray[np.int32]) -> tuple[float, float, float, float]:
+    weighted = float(np.sqrt(1.0 + np.arange(len(prefix))) @ prefix)
+    return 1 / (1 + int(prefix[-1])), len(prefix) - 1, int(prefix.sum()), weighted

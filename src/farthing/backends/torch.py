@@ -190,6 +190,7 @@ class TorchBackend:
         self.total_blocks = total_blocks
         self.max_step_tokens = model.config.context_length
         self.max_step_rows = model.config.context_length
+        self.hidden_size = model.config.hidden_size
         self.parameters = {
             name: torch.from_numpy(decode(tensor)) for name, tensor in model.tensors.items()
         }
@@ -220,29 +221,38 @@ class TorchBackend:
     def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
         """One step; gives logits always and leaves tokens to the caller."""
         copy_blocks(self._pool.bytes, plan.copies)
-        sequences, spans, parts, wanted = [], [0], [], []
+        sequences, spans, parts, wanted, hidden = [], [0], [], [], []
         for index, (start, stop) in enumerate(zip(plan.starts[:-1], plan.starts[1:], strict=True)):
             fed = torch.from_numpy(plan.token_ids[start:stop].astype(np.int64))
             sequence = self._read(plan.block_tables[index], int(plan.positions[start]))
             sequence.token_ids = torch.cat((sequence.token_ids, fed))
             computed = sequence.token_ids if self._recompute else fed
-            in_step = plan.rows[(plan.rows >= start) & (plan.rows < stop)]
-            wanted.extend(spans[-1] + len(computed) + in_step - stop)
+            moved = spans[-1] + len(computed) - stop
+            wanted.extend(plan.rows[(plan.rows >= start) & (plan.rows < stop)] + moved)
+            in_step = (plan.hidden_rows >= start) & (plan.hidden_rows < stop)
+            hidden.extend(plan.hidden_rows[in_step] + moved)
             sequences.append(sequence)
             parts.append(computed)
             spans.append(spans[-1] + len(computed))
         with torch.no_grad():
-            result = self._execute(torch.cat(parts), sequences, spans, torch.tensor(wanted).long())
+            scores, states = self._execute(
+                torch.cat(parts),
+                sequences,
+                spans,
+                torch.tensor(wanted).long(),
+                torch.tensor(hidden).long(),
+            )
         for sequence, table, start in zip(
             sequences, plan.block_tables, plan.starts[:-1], strict=True
         ):
             self._write(table, sequence, int(plan.positions[start]))
-        return logits_only(result.numpy())
+        return logits_only(scores.numpy(), states.numpy())
 
     def forward(self, token_ids: Sequence[int]) -> Tensor:
         """Logits (T, vocabulary) at every position of one sequence; differentiable."""
         ids = torch.tensor(token_ids, dtype=torch.int64)
-        return self._execute(ids, [_Sequence(ids)], [0, len(ids)], torch.arange(len(ids)))
+        all_rows, none = torch.arange(len(ids)), torch.empty(0, dtype=torch.int64)
+        return self._execute(ids, [_Sequence(ids)], [0, len(ids)], all_rows, none)[0]
 
     def close(self) -> None:
         """Forgets all sequences and weights."""
@@ -279,9 +289,18 @@ class TorchBackend:
             values[blocks, slots] = sequence.values[layer][first:]
 
     def _execute(
-        self, token_ids: Tensor, sequences: list[_Sequence], spans: list[int], wanted: Tensor
-    ) -> Tensor:
-        """Runs the Program; sequence s owns tokens `spans[s]:spans[s+1]`, the last it has."""
+        self,
+        token_ids: Tensor,
+        sequences: list[_Sequence],
+        spans: list[int],
+        wanted: Tensor,
+        hidden: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Runs the Program; sequence s owns tokens `spans[s]:spans[s+1]`, the last it has.
+
+        Gives the logits of rows `wanted`, and of rows `hidden` what the head would read.
+        """
+        states = torch.empty(0)
         positions = torch.cat(
             [
                 torch.arange(len(s.token_ids) - (stop - start), len(s.token_ids))
@@ -298,7 +317,10 @@ class TorchBackend:
             elif op.kind == "rope":
                 output = rope(inputs[0], positions, **op.attributes)
             elif op.kind == "rows":
-                output = rows(inputs[0], wanted)
+                output = rows(inputs[0], torch.cat((wanted, hidden)))
+            elif op.kind == "logits":
+                states = inputs[0][len(wanted) :]
+                output = logits(inputs[0][: len(wanted)], *weights)
             elif op.kind == "attend":
                 output = self._attend(op, inputs, sequences, spans)
             else:
@@ -309,7 +331,7 @@ class TorchBackend:
             for name in op.inputs:
                 if self._last_use[name] == index:
                     values.pop(name, None)
-        return values[self.program.output]
+        return values[self.program.output], states
 
     def _attend(
         self, op: Op, inputs: list[Tensor], sequences: list[_Sequence], spans: list[int]
@@ -339,5 +361,4 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "swiglu": swiglu,
     "geglu": geglu,
     "add": add,
-    "logits": logits,
 }

@@ -24,6 +24,7 @@ from farthing.cli.process import (
 COMMANDS = {
     "run": "stream one completion, or answer a file of requests",
     "chat": "a conversation in the terminal",
+    "serve": "the OpenAI-compatible server and its web page",
     "quantize": "write a model again in another format",
     "bench": "prefill, decode and batches, beside what the machine could do",
     "verify": "the exactness contract, checked on this machine",
@@ -40,7 +41,11 @@ GGUF of a repository), or a name of the catalog; smollm2-135m is a good first on
 examples:
   farthing run smollm2-135m "Why is the sky blue?"
   farthing chat smollm2-135m
+  farthing serve smollm2-135m
   farthing COMMAND --help
+
+Every flag can also stand in farthing.toml or in the environment: FARTHING_THREADS=2 is --threads 2
+(farthing serve --help says more).
 """
 
 
@@ -96,6 +101,7 @@ def _dispatch(arguments: list[str]) -> int:
     name = arguments[0]
     with interrupts_held():
         module = import_module(f"farthing.cli.{name}")
+        config = import_module("farthing.cli.config")
     parser = argparse.ArgumentParser(
         prog=f"farthing {name}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -103,8 +109,11 @@ def _dispatch(arguments: list[str]) -> int:
         allow_abbrev=False,
     )
     module.configure(parser)
+    sources = config.apply(parser, name, arguments[1:], COMMANDS)
     # Intermixed: a flag may stand between MODEL and PROMPT.
-    return int(module.run(parser.parse_intermixed_args(arguments[1:])))
+    parsed = parser.parse_intermixed_args(arguments[1:])
+    parsed.sources = sources
+    return int(module.run(parsed))
 
 
 def _without_command(arguments: list[str]) -> int:

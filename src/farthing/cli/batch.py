@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from farthing.engine.completion import Completion
     from farthing.engine.engine import Engine
+    from farthing.engine.prompt_rows import TokenLogprob
     from farthing.engine.stream import Stream
 
 _LOOK_SECONDS = 0.25
@@ -218,17 +219,20 @@ def _answer(
     if token_ids:
         answer["token_ids"] = completion.token_ids
     if completion.logprobs is not None:
-        answer["logprobs"] = [
-            {
-                "token_id": each.token_id,
-                "logprob": _finite(each.logprob),
-                "top": [[token, _finite(logprob)] for token, logprob in each.top],
-            }
-            for each in completion.logprobs
-        ]
+        answer["logprobs"] = [_scored(each) for each in completion.logprobs]
+    if completion.prompt_logprobs is not None:
+        answer["prompt_logprobs"] = [each and _scored(each) for each in completion.prompt_logprobs]
     answer["request"] = request.digest
     answer["settings"] = settings
     return answer
+
+
+def _scored(entry: TokenLogprob) -> dict[str, Any]:
+    return {
+        "token_id": entry.token_id,
+        "logprob": _finite(entry.logprob),
+        "top": [[token, _finite(logprob)] for token, logprob in entry.top],
+    }
 
 
 def _finite(number: float) -> float | None:

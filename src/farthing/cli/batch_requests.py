@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from farthing.core import RequestError, SamplingParams
+from farthing.core import Constraint, RequestError, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,6 +214,14 @@ def _sampling(changes: dict[str, Any]) -> dict[str, Any]:
     for name in ("stop", "stop_token_ids"):
         if isinstance(changes.get(name), dict):
             raise RequestError(f"{name} must be a list, not {changes[name]!r:.100}")
+    form = changes.get("constraint")
+    if form is not None:
+        if not isinstance(form, dict) or form.keys() != {"kind", "source"}:
+            raise RequestError(
+                'constraint must be {"kind": "json_schema", "regex" or "choice", "source": its '
+                f"text}}, not {form!r:.100}"
+            )
+        changes = {**changes, "constraint": Constraint(**form)}
     biases = changes.get("logit_bias")
     if biases is None:
         return changes

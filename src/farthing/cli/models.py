@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farthing.cli.process import say
-from farthing.core import RequestError
+from farthing.core import FarthingError, RequestError
 
 if TYPE_CHECKING:
     import argparse
 
-_DESCRIPTION = "List the models on disk and the catalog; fetch one; remove one."
+_DESCRIPTION = """\
+List the models on disk and the catalog; fetch one; remove one. export-tokenizer writes a folder
+with tokenizer.json and tokenizer_config.json, which `tokenizers` and transformers' AutoTokenizer
+load: load generators want one. Its ids are the model's own."""
+
+_EXPORT = "export-tokenizer"
 
 _EPILOG = """\
 examples:
@@ -18,6 +25,7 @@ examples:
   farthing models pull smollm2-135m
   farthing models pull owner/name:Q4_K_M
   farthing models rm smollm2-135m
+  farthing models export-tokenizer smollm2-135m smollm2-tokenizer
 """
 
 
@@ -28,11 +36,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         nargs="?",
-        choices=("list", "pull", "rm"),
+        choices=("list", "pull", "rm", _EXPORT),
         default="list",
-        help="list (default); pull: fetch; rm: remove a fetched model from disk",
+        help="list (default); pull: fetch; rm: remove a fetched model from disk; "
+        f"{_EXPORT}: write its tokenizer to DIR",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a catalog name or a hub id")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help=f"a catalog name or a hub id; for {_EXPORT} also a .gguf file or a folder",
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        metavar="DIR",
+        help=f"for {_EXPORT}: a new folder, or one that such an export made",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,6 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.name is None) != (arguments.action == "list"):
         needs = "takes no NAME" if arguments.name else "needs a NAME"
         raise RequestError(f"models {arguments.action} {needs}: see farthing models --help")
+    if (arguments.folder is not None) != (arguments.action == _EXPORT):
+        needs = "takes no DIR" if arguments.folder else "needs a DIR"
+        raise RequestError(f"models {arguments.action} {needs}: see farthing models --help")
     if arguments.action == "pull":
         with terminal_progress() as progress:
             path = catalog.resolve(arguments.name, progress)
@@ -50,11 +73,38 @@ def run(arguments: argparse.Namespace) -> int:
         with terminal_progress() as progress:
             freed = catalog.remove(arguments.name, progress)
         say(f"removed {arguments.name}, {freed / 1e6:,.1f} MB")
+    elif arguments.action == _EXPORT:
+        _export(arguments.name, Path(arguments.folder))
     elif arguments.json:
         _print_json()
     else:
         _print_table()
     return 0
+
+
+def _export(name: str, folder: Path) -> None:
+    from farthing.cli.progress import terminal_progress
+    from farthing.files import catalog
+    from farthing.files.checkpoint import open_checkpoint
+    from farthing.forge.output import written_whole
+    from farthing.models.load import load_model
+    from farthing.text.export import SETTINGS_FILE, TOKENIZER_FILE, export_tokenizer
+
+    ours = {TOKENIZER_FILE, SETTINGS_FILE}
+    if os.path.lexists(folder) and not (
+        folder.is_dir() and {each.name for each in folder.iterdir()} <= ours
+    ):
+        raise FarthingError(
+            f"{folder} exists and holds more than an exported tokenizer: choose another name"
+        )
+    if not folder.parent.is_dir():
+        raise FarthingError(f"there is no folder {folder.parent}: make it first")
+    with terminal_progress() as progress:
+        path = catalog.resolve(name, progress)
+    with open_checkpoint(path) as checkpoint, written_whole(folder) as partial:
+        context_length = load_model(checkpoint).config.context_length
+        export_tokenizer(checkpoint, partial, context_length)
+    print(folder)
 
 
 def _print_json() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farthing.core import ActivationMode, KVDtype, RequestError, SamplingParams
+from farthing.core import ActivationMode, Constraint, KVDtype, RequestError, SamplingParams
 
 if TYPE_CHECKING:
     from farthing.engine.engine import Engine
+
+MOST_SCHEMA_BYTES = 1 << 20
 
 
 def positive(text: str) -> int:
@@ -100,6 +104,26 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_constraint(parser: argparse.ArgumentParser) -> None:
+    """What form an answer has."""
+    group = parser.add_argument_group(
+        "form of the answer", "at most one of these; the answer ends when its form is complete"
+    )
+    group.add_argument(
+        "--json-schema", metavar="FILE", help="a JSON document that follows this JSON schema"
+    )
+    group.add_argument(
+        "--regex", metavar="PATTERN", help="a text that matches this expression as a whole"
+    )
+    group.add_argument(
+        "--choice",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="this text, or one of several where it is given several times",
+    )
+
+
 def add_backend_options(parser: argparse._ActionsContainer) -> None:
     """Flags that say how the backend computes, the same for every command."""
     parser.add_argument(
@@ -155,7 +179,39 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def sampling_of(arguments: argparse.Namespace) -> SamplingParams:
+def constraint_of(arguments: argparse.Namespace) -> Constraint | None:
+    """The flag of `add_constraint` that was given; None for none.
+
+    Raises `RequestError` for several, and for a file that cannot be read.
+    """
+    given: list[Constraint] = []
+    if arguments.json_schema is not None:
+        given.append(Constraint("json_schema", _read_schema(arguments.json_schema)))
+    if arguments.regex is not None:
+        given.append(Constraint("regex", checked_text(arguments.regex, "--regex")))
+    if arguments.choice:
+        texts = [checked_text(text, "--choice") for text in arguments.choice]
+        given.append(Constraint("choice", json.dumps(texts)))
+    if len(given) > 1:
+        raise RequestError("--json-schema, --regex and --choice ask for different forms: keep one")
+    return given[0] if given else None
+
+
+def _read_schema(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MOST_SCHEMA_BYTES + 1)
+        text = data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"--json-schema {path} cannot be read: {error}") from None
+    if len(data) > MOST_SCHEMA_BYTES:
+        raise RequestError(f"--json-schema {path} has more than {MOST_SCHEMA_BYTES} bytes")
+    return text
+
+
+def sampling_of(
+    arguments: argparse.Namespace, constraint: Constraint | None = None
+) -> SamplingParams:
     """The flags of `add_sampling` as parameters; raises `RequestError` for one out of range."""
     return SamplingParams(
         max_tokens=arguments.max_tokens,
@@ -166,6 +222,7 @@ def sampling_of(arguments: argparse.Namespace) -> SamplingParams:
         repetition_penalty=arguments.repetition_penalty,
         seed=arguments.seed,
         stop=tuple(checked_text(text, "--stop") for text in arguments.stop),
+        constraint=constraint,
     )
 
 

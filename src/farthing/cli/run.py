@@ -6,12 +6,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from farthing.cli.options import (
+    add_constraint,
     add_loading,
     add_model,
     add_output,
     add_sampling,
     add_sharing,
     checked_text,
+    constraint_of,
     load_engine,
     sampling_of,
 )
@@ -34,20 +36,24 @@ With --file, answer every line of a file, many at once: a line is a JSON object 
 string, which is what PROMPT is, or token ids) or "messages" (a chat), and may have an "id" and
 fields of sampling: max_tokens, temperature, top_k, top_p, min_p, seed, stop, stop_token_ids,
 ignore_eos, min_tokens, repetition_penalty, presence_penalty, frequency_penalty, logit_bias,
-logprobs. Flags stand in for fields that a line does not have. Every line is checked first."""
+logprobs, prompt_logprobs, constraint ({"kind": "json_schema", "regex" or "choice", "source": its
+text}). With max_tokens 0 a prompt is scored only. Flags stand in for fields that a line does not
+have. Every line is checked first."""
 
 _EPILOG = """\
 A line is written to --out when its answer has ended, whichever does first: an object with index
 (the request's, from 0), id, text, finish_reason, usage, seed; token_ids with --token-ids, logprobs
-where asked for; and digests of request and settings. After a kill, the same command keeps the
-answers that are there and makes the others, none twice. The disk is waited for once a second: a
-power cut costs the answers of the last one, which are then made again.
+and prompt_logprobs where asked for; and digests of request and settings. After a kill, the same
+command keeps the answers that are there and makes the others, none twice. The disk is waited for
+once a second: a power cut costs the answers of the last one, which are then made again.
 
 examples:
   farthing run smollm2-135m "Why is the sky blue?"
   farthing run smollm2-135m --raw --max-tokens 16 "The capital of France is"
   farthing run model.gguf --temperature 0.8 --top-p 0.95 --seed 7 < question.txt
   farthing run smollm2-135m --json "Hello" | python -m json.tool
+  farthing run smollm2-135m --choice yes --choice no "Is the sky blue?"
+  farthing run smollm2-135m --json-schema person.json "Invent a person."
   farthing run smollm2-135m --file prompts.jsonl --out answers.jsonl --max-tokens 200
   echo '{"id": "a", "prompt": "Name a colour.", "max_tokens": 5}' > one.jsonl
   farthing run smollm2-135m --file one.jsonl --out answers.jsonl --slots 64 --cache-tokens 32768
@@ -72,13 +78,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--token-ids", action="store_true", help="write the ids of tokens too")
     add_sharing(group)
     add_sampling(parser)
+    add_constraint(parser)
     add_loading(parser)
     add_output(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     # What needs no model is checked before one is loaded.
-    sampling = sampling_of(arguments)
+    sampling = sampling_of(arguments, constraint_of(arguments))
     _refuse_contradictions(arguments)
     system = None if arguments.system is None else checked_text(arguments.system, "--system")
     if arguments.file is not None:

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable, Iterable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from farthing.core import FarthingError, Request
+    from farthing.engine.constraints import Matcher
     from farthing.engine.scheduler import Scheduler
     from farthing.engine.sequence import FinishReason, Sequence
     from farthing.text.stream import StreamDecoder
@@ -38,6 +42,7 @@ class Answer:
         *,
         fork_of: Answer | None = None,
         deadline: float = math.inf,
+        matcher: Matcher | None = None,
     ) -> None:
         """`deadline` is in seconds of `time.monotonic`. Where no seed is given, one is drawn."""
         seed: int | None = request.sampling.seed
@@ -48,12 +53,14 @@ class Answer:
         self.seed: int = seed
         self.fork_of = fork_of
         self.deadline = deadline
+        self.matcher = matcher
         self.sequence: Sequence | None = None
         # Those of the prompt that nobody has computed yet; other choices share the first one's.
         self.queued_tokens = 0 if fork_of is not None else len(request.prompt)
         self.accepted = False
         self.pieces: list[str] = []
         self.tail = ""
+        self.embedding: NDArray[np.float32] | None = None
         self.reason: FinishReason | None = None
         self.error: FarthingError | None = None
         self.made = 0
@@ -67,16 +74,19 @@ class Answer:
     def take(self, scheduler: Scheduler, now: float, native_seconds: float) -> None:
         """Takes the token that its sequence has just gained; a stop string ends the sequence.
 
+        There is none where only the prompt was to be read, and that is done.
         `now` is when the step ended, and `native_seconds` were spent in the backend up to then.
         """
         sequence = self.sequence
         if sequence is None:
             raise RuntimeError("an answer has a token before it has a sequence")
-        # A token that ends the text is no part of it.
-        ends = sequence.finish_reason == "stop"
-        self.pieces.append("" if ends else self._decoder.push(sequence.tokens[-1]))
-        if self._decoder.stopped is not None:
-            scheduler.end(sequence, "stop")
+        if len(sequence.tokens) > len(self.request.prompt) + len(self.pieces):
+            ends = sequence.ends_with_token
+            self.pieces.append("" if ends else self._decoder.push(sequence.tokens[-1]))
+            if self._decoder.stopped is not None:
+                scheduler.end(sequence, "stop")
+        elif sequence.mean is not None:
+            self.embedding = sequence.mean.vector()
         if self.made == 0:
             self.first = now
         self.last = now

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def share_out(
-    ready: ListOf[Sequence], budget: int, latency_target: float | None, cost: StepCost
+    ready: ListOf[Sequence],
+    budget: int,
+    rows: int,
+    latency_target: float | None,
+    cost: StepCost,
 ) -> list[int]:
     """How many tokens each sequence feeds, `budget` at most in all; `ready` is by seniority.
 
@@ -23,8 +27,11 @@ def share_out(
     more than keeps the step within `latency_target` seconds, but one block at least, so that a
     long prompt neither stalls the others nor waits for ever. Half of that is for the prompt that
     came first and the rest for the shortest ones, so that a long one does not hold them up.
+
+    The head is computed for `rows` rows at most: one for each sequence, and the others for prompts
+    that are scored, the senior first; these feed no more tokens than they have rows.
     """
-    lacking = [len(sequence.tokens) - sequence.computed for sequence in ready]
+    lacking = _lacking(ready, rows - len(ready))
     counts = [0] * len(ready)
     prompts = []
     decoding = context = 0
@@ -50,3 +57,16 @@ def share_out(
         room -= counts[at]
     counts[first] += min(lacking[first] - counts[first], room)
     return counts
+
+
+def _lacking(ready: ListOf[Sequence], spare_rows: int) -> list[int]:
+    """How many tokens each sequence could feed, where it has one row and may take spare ones."""
+    lacking = [len(sequence.tokens) - sequence.computed for sequence in ready]
+    for at, sequence in enumerate(ready):
+        if sequence.scores is not None:
+            rows = sequence.rows_of(lacking[at])
+            if rows > 1 + spare_rows:
+                rows = 1 + spare_rows
+                lacking[at] = max(0, sequence.scores.taken - sequence.computed) + rows
+            spare_rows -= max(0, rows - 1)
+    return lacking

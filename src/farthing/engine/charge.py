@@ -48,7 +48,7 @@ def charge(parts: Iterable[tuple[Sequence, int]], cost: StepCost, seconds: float
     alone = [
         near + slope * sequence.computed
         if count == 1
-        else cost.seconds(_EMPTY.joined(sequence.computed, count, 1))
+        else cost.seconds(_EMPTY.joined(sequence.computed, count, sequence.rows_of(count)))
         for sequence, count in parts
     ]
     total = sum(alone)

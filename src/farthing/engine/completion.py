@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from farthing.engine.prefix import Miss
+    from farthing.engine.prompt_rows import TokenLogprob
     from farthing.engine.scheduler import Counters
-    from farthing.engine.sequence import FinishReason, TokenLogprob
+    from farthing.engine.sequence import FinishReason
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Completion:
     "cancelled" when its stream or its engine was closed early, "timeout", "error", or None while
     the text grows. `seed` repeats the text, drawn or given. `miss` says where the cache ended for
     the prompt, and why; None before the prompt was looked up, and where nothing is shared.
+    `prompt_logprobs` has an entry for each token of the prompt, None for the first; it is None
+    where they were not asked for. `embedding` is the prompt's, where that was asked for.
     """
 
     text: str
@@ -84,6 +90,16 @@ class Completion:
     seed: int
     timing: Timing
     miss: Miss | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    embedding: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A text as a point: `vector` (hidden size,) float32 of length 1, as `Engine.embed` says."""
+
+    vector: NDArray[np.float32]
+    usage: Usage
 
 
 @dataclass(frozen=True)

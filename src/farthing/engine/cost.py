@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-NO_LIMIT = 2**31 - 1
+NO_LIMIT = 2**30
 """Tokens of a step that nothing is known of."""
 
 _BENDS = (4, 16, 64)
@@ -137,7 +137,7 @@ class StepCost:
         """
         most = 1
         while self.seconds(shape.joined(position, most, 1)) <= seconds:
-            if most > NO_LIMIT // 2:
+            if most == NO_LIMIT:
                 return NO_LIMIT
             most *= 2
         least = most // 2

@@ -18,7 +18,8 @@ from weakref import finalize
 from farthing.core import Request, RequestError, SamplingParams
 from farthing.engine.answer import Answer
 from farthing.engine.charge import pace_of
-from farthing.engine.completion import EngineStats
+from farthing.engine.completion import Embedding, EngineStats
+from farthing.engine.constraints import Grammars, Matcher
 from farthing.engine.limits import Limits, Policy, refuse_impossible
 from farthing.engine.loop import Loop
 from farthing.engine.prompts import encode, is_list_of_prompts
@@ -27,20 +28,22 @@ from farthing.engine.stream import Stream, interleaved
 from farthing.text.stream import StreamDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from farthing.backends import Backend
-    from farthing.core import ActivationMode, KVDtype
+    from farthing.core import ActivationMode, Constraint, KVDtype
     from farthing.engine.charge import Pace
     from farthing.engine.completion import Completion, Delta
     from farthing.engine.load import LoadProgress, LoadReport
     from farthing.engine.prefix import PrefixIndex
+    from farthing.engine.prompt_rows import TokenLogprob
     from farthing.engine.prompts import Prompt, Prompts
     from farthing.engine.store import Restored, Saved
     from farthing.text.chat import ChatTemplate
     from farthing.text.tokenizer import Tokenizer
 
 _GREEDY = SamplingParams()
+_READ = SamplingParams(max_tokens=0)
 _MOST_CHOICES = 128
 
 
@@ -72,6 +75,7 @@ class Engine:
         self.report = report
         self._limits = limits_of(backend)
         self._backend = backend
+        self._grammars = Grammars(tokenizer, backend.vocabulary_size)
         scheduler = Scheduler(self._limits, frozenset(tokenizer.eos_ids), policy)
         self._loop = Loop(backend, scheduler, queue_tokens)
         self._ids = count()
@@ -131,6 +135,11 @@ class Engine:
     def most_tokens(self) -> int:
         """As `context_length`, where the cache is no smaller: what fits into it."""
         return self._limits.room
+
+    @property
+    def embedding_size(self) -> int:
+        """How many numbers an embedding has; 0 where the backend gives none."""
+        return self._backend.hidden_size
 
     @property
     def slots(self) -> int:
@@ -201,7 +210,57 @@ class Engine:
         """
         several = is_list_of_prompts(prompt)
         prompts = prompt if several else [prompt]
-        answers = [self._answer(self._request(each, sampling)) for each in prompts]
+        completions = self._complete([self._request(each, sampling) for each in prompts])
+        return completions if several else completions[0]
+
+    @overload
+    def embed(self, prompt: Prompts, *, key: str = "", priority: int = 0) -> list[Embedding]: ...
+
+    @overload
+    def embed(self, prompt: Prompt, *, key: str = "", priority: int = 0) -> Embedding: ...
+
+    def embed(self, prompt: Any, *, key: str = "", priority: int = 0) -> Any:
+        """The embedding of a text, token ids, or a chat; a list of these gives a list.
+
+        It is the mean, over all tokens of the prompt, of the hidden states that the head would
+        read (after the final norm), divided by its length; see `PromptMean`. Prompts are read whole
+        whatever the cache has of them, and together; each result is what it would be alone, to the
+        bit. Raises `RequestError` when one cannot be served.
+        """
+        several = is_list_of_prompts(prompt)
+        prompts = prompt if several else [prompt]
+        done = self._complete([self._request(each, None, key, priority, True) for each in prompts])
+        embeddings = [
+            Embedding(each.embedding, each.usage) for each in done if each.embedding is not None
+        ]
+        return embeddings if several else embeddings[0]
+
+    @overload
+    def score(
+        self, prompt: Prompts, top: int = 0, *, key: str = "", priority: int = 0
+    ) -> list[tuple[TokenLogprob | None, ...]]: ...
+
+    @overload
+    def score(
+        self, prompt: Prompt, top: int = 0, *, key: str = "", priority: int = 0
+    ) -> tuple[TokenLogprob | None, ...]: ...
+
+    def score(self, prompt: Any, top: int = 0, *, key: str = "", priority: int = 0) -> Any:
+        """The log-probability of each token of a prompt given those before it; None for the first.
+
+        Each entry names the `top` likeliest tokens in that place, too. A list of prompts gives a
+        list. They are read whole and together, as by `embed`. Raises `RequestError` when one cannot
+        be served.
+        """
+        several = is_list_of_prompts(prompt)
+        sampling = SamplingParams(max_tokens=0, prompt_logprobs=top)
+        prompts = prompt if several else [prompt]
+        done = self._complete([self._request(each, sampling, key, priority) for each in prompts])
+        scores = [each.prompt_logprobs for each in done]
+        return scores if several else scores[0]
+
+    def _complete(self, requests: Sequence[Request]) -> list[Completion]:
+        answers = [self._answer(request) for request in requests]
         streams = [Stream(answer, self._loop, self) for answer in answers]
         try:
             waiting = deque(answers)
@@ -211,7 +270,7 @@ class Engine:
         finally:
             for stream in streams:
                 stream.close()
-        return completions if several else completions[0]
+        return completions
 
     @overload
     def stream(
@@ -269,10 +328,13 @@ class Engine:
         key: str = "",
         priority: int = 0,
         timeout: float | None = None,
+        embed: bool = False,
     ) -> list[Stream]:
         """Queues `n` answers to a prompt; waits for none, so asyncio may call it.
 
         Answer i is sampled with choice index i, all with one seed: it is what it would be alone.
+        Log-probabilities of the prompt come with the first. With `embed`, which takes no sampling,
+        the answer is the prompt's embedding and no text.
         `key` names the caller, for fairness and for what of the cache it may find; a higher
         `priority` goes first. After `timeout` seconds an answer ends as it is, with finish reason
         "timeout". Raises `RequestError` when the request cannot be served as asked, `BusyError`
@@ -281,15 +343,29 @@ class Engine:
         if type(n) is not int or not 1 <= n <= _MOST_CHOICES:
             raise RequestError(f"n must be a whole number from 1 to {_MOST_CHOICES}, not {n!r:.40}")
         deadline = _deadline(timeout)
-        request = self._request(prompt, sampling, key, priority)
+        request = self._request(prompt, sampling, key, priority, embed)
         answers = [self._answer(request, deadline=deadline)]
+        others = replace(request, sampling=replace(request.sampling, prompt_logprobs=None))
         answers += [
-            self._answer(replace(request, choice=choice), fork_of=answers[0], deadline=deadline)
+            self._answer(replace(others, choice=choice), fork_of=answers[0], deadline=deadline)
             for choice in range(1, n)
         ]
         streams = [Stream(answer, self._loop, self) for answer in answers]
         self._loop.submit(answers)
         return streams
+
+    def prepare(self, constraint: Constraint | None = None) -> None:
+        """Makes a constraint ready, and what all of them need; None makes that alone.
+
+        The engine does so when it is asked for a text; for a server it is better done by another
+        thread than the one that serves: a large constraint takes a second, the first of all holds
+        up Python for a tenth of a second for 50,000 tokens. What was made is kept for the 32
+        constraints used last. Raises `RequestError` for one that no text can follow.
+        """
+        if constraint is None:
+            self._grammars.prepare()
+        else:
+            self._grammars.compile(constraint)
 
     def check(self, prompt: Prompt, sampling: SamplingParams | None = None) -> None:
         """Raises the `RequestError` that asking for an answer would raise, and asks for none."""
@@ -333,10 +409,23 @@ class Engine:
         self.close()
 
     def _request(
-        self, prompt: Prompt, sampling: SamplingParams | None, key: str = "", priority: int = 0
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None,
+        key: str = "",
+        priority: int = 0,
+        embed: bool = False,
     ) -> Request:
         """Raises `RequestError` for what could never be served."""
-        sampling = _GREEDY if sampling is None else sampling
+        if embed and sampling is not None:
+            raise RequestError("an embedding is not sampled: leave sampling out, or embed")
+        if embed and not self.embedding_size:
+            raise RequestError(
+                "this model gives no embeddings: between its layers and its head "
+                "stands more than a norm"
+            )
+        if sampling is None:
+            sampling = _READ if embed else _GREEDY
         if not isinstance(sampling, SamplingParams):
             raise RequestError(f"sampling must be SamplingParams, not {sampling!r:.40}")
         if not isinstance(key, str):
@@ -344,8 +433,11 @@ class Engine:
         if type(priority) is not int:
             raise RequestError(f"priority must be a whole number, not {priority!r:.40}")
         ids = tuple(self.encode(prompt))
-        request = Request(str(next(self._ids)), ids, sampling, key=key, priority=priority)
+        number = str(next(self._ids))
+        request = Request(number, ids, sampling, key=key, priority=priority, embed=embed)
         refuse_impossible(request, self._limits)
+        if sampling.constraint is not None:
+            self._grammars.compile(sampling.constraint)
         return request
 
     def _answer(
@@ -353,7 +445,11 @@ class Engine:
     ) -> Answer:
         sampling = request.sampling
         decoder = StreamDecoder(self.tokenizer, () if sampling.min_tokens else sampling.stop)
-        return Answer(request, decoder, fork_of=fork_of, deadline=deadline)
+        matcher = None
+        if sampling.constraint is not None:
+            grammar = self._grammars.compile(sampling.constraint)
+            matcher = Matcher(grammar, ignore_eos=sampling.ignore_eos)
+        return Answer(request, decoder, fork_of=fork_of, deadline=deadline, matcher=matcher)
 
 
 def limits_of(backend: Backend) -> Limits:

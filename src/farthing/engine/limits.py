@@ -73,24 +73,28 @@ def refuse_impossible(request: Request, limits: Limits) -> None:
     sampling, prompt = request.sampling, request.prompt
     if not prompt:
         raise RequestError("the prompt is empty: it must have at least one token")
-    if len(prompt) >= limits.context_length:
+    answer = 1 if sampling.max_tokens is None else sampling.max_tokens
+    if len(prompt) + min(answer, 1) > limits.context_length:
+        also = " with at least one for the answer" if answer else ""
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens, and the context holds "
-            f"{limits.context_length} with at least one for the answer; shorten the prompt or "
-            f"load with a longer context"
+            f"{limits.context_length}{also}; shorten the prompt or load with a longer context"
         )
-    most = len(prompt) + (sampling.max_tokens or 1)
+    most = len(prompt) + answer
     if most > limits.context_length:
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens and max_tokens is {sampling.max_tokens}, "
             f"together more than the context of {limits.context_length}; lower max_tokens to "
             f"{limits.context_length - len(prompt)} or load with a longer context"
         )
-    if most > limits.room:
+    # The last of the answer needs no place.
+    fed = len(prompt) + max(answer, 1) - 1
+    places = limits.total_blocks * BLOCK_TOKENS
+    if fed > places:
         raise ContextLengthError(
-            f"a prompt of {len(prompt)} tokens and up to {most - len(prompt)} more need "
-            f"{most - 1} places in the cache, and it has {limits.room - 1} "
-            f"({limits.total_blocks} blocks); ask for fewer tokens or load with a larger cache"
+            f"a prompt of {len(prompt)} tokens and up to {answer} more need {fed} places in the "
+            f"cache, and it has {places} ({limits.total_blocks} blocks); ask for fewer tokens or "
+            "load with a larger cache"
         )
     for what, ids in (
         ("the prompt", prompt),

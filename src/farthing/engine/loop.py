@@ -12,6 +12,7 @@ import atexit
 import math
 import os
 import threading
+from dataclasses import replace
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -239,8 +240,7 @@ class Loop:
             result = self._computed(plan)
             with self.state:
                 if isinstance(result, FarthingError):
-                    for sequence in self.scheduler.fail(result):
-                        self._end(self._answers[sequence], "error", result)
+                    self._fail(result)
                 else:
                     self._commit(result)
                 if self._checks:
@@ -278,12 +278,7 @@ class Loop:
             self.native_seconds += self._step_seconds
             self.steps += 1
             if not backend.samples and plan.sampling is not None and result.logits is not None:
-                result = sample(result.logits, plan.sampling)
-                if (result.tokens < 0).any():
-                    raise FarthingError(
-                        "no token can be chosen: the model's scores are not numbers. The model "
-                        "file is damaged, or its weights overflow: fetch it again"
-                    )
+                result = replace(sample(result.logits, plan.sampling), hidden=result.hidden)
         except Exception as error:
             return _explained("the step failed", error)
         return result
@@ -292,8 +287,16 @@ class Loop:
         cost = self.scheduler.cost
         cost.observe(self.scheduler.shape, self._step_seconds)
         charge(self.scheduler.planned, cost, self._step_seconds)
-        for sequence in self.scheduler.commit(result):
+        try:
+            gained = self.scheduler.commit(result)
+        except FarthingError as error:
+            self._fail(error)
+            return
+        for sequence in gained:
             answer = self._answers[sequence]
+            if sequence.finish_reason == "error":
+                self._end(answer, "error", sequence.error)
+                continue
             try:
                 answer.take(self.scheduler, self._now, self.native_seconds)
             except Exception as error:
@@ -305,6 +308,11 @@ class Loop:
                 self._leave_queue(answer)
             answer.show(self._waiters)
 
+    def _fail(self, error: FarthingError) -> None:
+        """Ends the answers of the plan made last."""
+        for sequence in self.scheduler.fail(error):
+            self._end(self._answers[sequence], "error", error)
+
     def _take_in(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
             if answer.reason is not None:  # it was closed before this mail was sent
@@ -315,7 +323,7 @@ class Loop:
             before, answer.fork_of = answer.fork_of, None
             try:
                 fork_of = None if before is None else before.sequence
-                sequence = self.scheduler.submit(answer.request, fork_of)
+                sequence = self.scheduler.submit(answer.request, fork_of, answer.matcher)
             except Exception as error:
                 self._end(answer, "error", _explained("the request was not taken", error))
                 continue

@@ -38,7 +38,7 @@ class Reuse:
         """How many of the available blocks a waiting sequence would take for all that it knows."""
         wanted = blocks_for(len(sequence.tokens))
         if self.index is not None:
-            for hash_ in sequence.chain:
+            for hash_ in sequence.chain[: blocks_for(sequence.reusable)]:
                 entry = self.index.get(hash_)
                 if entry is None:
                     break
@@ -49,10 +49,11 @@ class Reuse:
     def resume(self, sequence: Sequence) -> bool:
         """Takes what the cache has of a running sequence's next tokens, all but the last known.
 
-        False while another is about to compute what comes next.
+        And nothing of a prompt whose rows are wanted and were not taken yet. False while another is
+        about to compute what comes next.
         """
-        last = len(sequence.tokens) - 1
-        if sequence.computed == last:
+        last = sequence.reusable
+        if sequence.computed >= last:
             return True
         if sequence.fork_of is not None and not self._fork(sequence, sequence.fork_of):
             return False

@@ -6,7 +6,7 @@ alone, so everything else is built once for a given list of sequences and used a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -106,11 +106,18 @@ class FixedRows:
             [-1 if s.logprobs is None else s.logprobs for s in sampling], np.int32
         )
         self._no_starts = np.zeros(len(rows) + 1, np.int32)
+        self._no_targets = np.full(len(rows), -1, np.int32)
 
     def at(
-        self, positions: Sequence[int], adjustments: Sequence[Adjustments | None]
+        self,
+        positions: Sequence[int],
+        adjustments: Sequence[Adjustments | None],
+        masks: Sequence[NDArray[np.uint32] | None] = (),
     ) -> SamplingRows:
-        """The rows of one step: row r's token will stand at `positions[r]`."""
+        """The rows of one step: row r's token will stand at `positions[r]`.
+
+        `masks` are the tokens that each row allows, as `SamplingRows` has them, or None for all.
+        """
         if any(adjustments):
             views = [_NONE if a is None else a.view() for a in adjustments]
             starts = np.zeros(len(views) + 1, np.int32)
@@ -131,12 +138,23 @@ class FixedRows:
             choice=self.choice,
             position=np.array(positions, np.uint32),
             logprobs=self.logprobs,
+            target=self._no_targets,
             adjusted_starts=starts,
             adjusted_ids=ids,
             adjusted_bias=bias,
             adjusted_seen=seen,
             adjusted_count=count,
+            **_stacked(masks),
         )
+
+
+def _stacked(masks: Sequence[NDArray[np.uint32] | None]) -> dict[str, NDArray[Any]]:
+    given = [mask for mask in masks if mask is not None]
+    if not given:
+        return {}
+    rows = np.full(len(masks), -1, np.int32)
+    rows[[mask is not None for mask in masks]] = np.arange(len(given), dtype=np.int32)
+    return {"mask_rows": rows, "masks": np.stack(given)}
 
 
 _NONE = (

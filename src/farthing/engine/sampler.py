@@ -44,8 +44,9 @@ def sample(logits: NDArray[np.float32], rows: SamplingRows) -> StepResult:
     """Chooses one token for each row of `logits` (R, V) float32.
 
     A NaN logit is never chosen and weighs nothing; the token is -1 where every (adjusted) logit is
-    NaN or -inf. `logprob` and `top_logprobs` are of the raw logits' softmax, whatever the filters;
-    `logprob` is NaN where the row asks for none.
+    NaN or -inf. A row with a target gives that instead. `logprob` and `top_logprobs` are of the raw
+    logits' softmax, whatever the filters; `logprob` is NaN where the row asks for none.
+    A token that the row's mask leaves out is never chosen, whatever its bias.
     Raises `RequestError` when a row adjusts a token id twice, or one outside the vocabulary.
     """
     count, width = len(logits), max(0, int(rows.logprobs.max(initial=0)))
@@ -54,7 +55,10 @@ def sample(logits: NDArray[np.float32], rows: SamplingRows) -> StepResult:
     top_ids = np.full((count, width), -1, np.int32)
     top_logprobs = np.full((count, width), -np.inf, np.float32)
     for row in range(count):
-        tokens[row] = token = _choose(_adjusted(logits[row], rows, row), rows, row)
+        token = _choose(_adjusted(_masked(logits[row], rows, row), rows, row), rows, row)
+        if token >= 0 and rows.target[row] >= 0:
+            token = int(rows.target[row])
+        tokens[row] = token
         alternatives = int(rows.logprobs[row])
         if alternatives < 0:
             continue
@@ -129,6 +133,16 @@ def philox(counters: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uin
         a, b = (right >> _HALF) ^ b ^ key_low, right & _LOW
         c, d = (left >> _HALF) ^ d ^ key_high, left & _LOW
     return np.stack((a, b, c, d))
+
+
+def _masked(logits: NDArray[np.float32], rows: SamplingRows, row: int) -> NDArray[np.float32]:
+    """The row's logits, with -inf for the tokens that its mask leaves out."""
+    if rows.masks is None or rows.mask_rows is None or rows.mask_rows[row] < 0:
+        return logits
+    tokens = np.arange(len(logits))
+    words = rows.masks[rows.mask_rows[row]][tokens // 32]
+    allowed = words >> (tokens % 32).astype(np.uint32) & np.uint32(1)
+    return np.where(allowed != 0, logits, np.float32(-np.inf))
 
 
 def _adjusted(logits: NDArray[np.float32], rows: SamplingRows, row: int) -> NDArray[np.float32]:

@@ -19,7 +19,7 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farthing.core import BLOCK_TOKENS
+from farthing.core import BLOCK_TOKENS, FarthingError
 from farthing.engine.budget import share_out
 from farthing.engine.cost import StepCost
 from farthing.engine.kv import BlockPool, blocks_for
@@ -32,7 +32,8 @@ from farthing.engine.waiting import WaitingLine
 if TYPE_CHECKING:
     from collections.abc import Sequence as ListOf
 
-    from farthing.core import FarthingError, Request, StepPlan, StepResult
+    from farthing.core import Request, StepPlan, StepResult
+    from farthing.engine.constraints import Matcher
     from farthing.engine.cost import StepShape
     from farthing.engine.limits import Limits
     from farthing.engine.prefix import PrefixIndex
@@ -117,13 +118,21 @@ class Scheduler:
         """What the plan made last costs by."""
         return self._step.shape
 
-    def submit(self, request: Request, fork_of: Sequence | None = None) -> Sequence:
+    def submit(
+        self,
+        request: Request,
+        fork_of: Sequence | None = None,
+        matcher: Matcher | None = None,
+    ) -> Sequence:
         """Queues a request. Raises `RequestError` for one that could never be served as asked.
 
         `fork_of` is another choice of the same prompt, submitted before: its cache is shared.
+        `matcher` is at the beginning of the request's constraint.
         """
         refuse_impossible(request, self.limits)
-        sequence = Sequence(request, self.limits.room, self._eos_ids, self._arrivals, fork_of)
+        sequence = Sequence(
+            request, self.limits.room, self._eos_ids, self._arrivals, fork_of, matcher
+        )
         self._arrivals += 1
         self._reuse.prepare(sequence)
         self._line.push(sequence)
@@ -149,8 +158,13 @@ class Scheduler:
     def commit(self, result: StepResult) -> list[Sequence]:
         """Takes in the result of the plan made last; returns the sequences that gained a token.
 
-        A sequence that ended has given its blocks back by then, and its `finish_reason` is set.
+        And those that end without one, since only their prompt was to be read. A sequence that
+        ended has given its blocks back by then, and its `finish_reason` is set: "error" for one
+        whose request leaves no token to choose, or cannot be followed further. Raises
+        `FarthingError` where the model gives no token, and then takes in nothing.
         """
+        if self._step.wanted and result.tokens.min() < 0:
+            self._refuse_no_numbers(result)
         step, self._step = self._step, Step()
         for sequence, count in step.parts:
             end = sequence.computed + count
@@ -160,14 +174,35 @@ class Scheduler:
             sequence.computed = end
             sequence.furthest = max(sequence.furthest, end)
             self._reuse.offer(sequence)
+        gained = (
+            self._take_prompt_rows(step, result) if step.scoring or step.pooled else step.wanted
+        )
         tokens = result.tokens.tolist() if step.wanted else []
-        self.counters.generated_tokens += len(tokens)
-        for row, (sequence, token) in enumerate(zip(step.wanted, tokens, strict=True)):
-            sequence.record(result, row)
-            sequence.append(token)
-            if sequence.finish_reason is not None:
-                self._stop(sequence)
-        return step.wanted
+        for row, (sequence, token, target) in enumerate(
+            zip(step.wanted, tokens, step.targets, strict=True)
+        ):
+            if target < 0:
+                sequence.record(result, row)
+                sequence.append(token)
+                if sequence.finish_reason is not None:
+                    self._stop(sequence)
+        self.counters.generated_tokens += len(gained)
+        for sequence in step.read:
+            sequence.finish_reason = "length"
+            self._stop(sequence)
+        return [*gained, *step.read] if step.read else gained
+
+    def _refuse_no_numbers(self, result: StepResult) -> None:
+        step = self._step
+        for sequence, token, target in zip(
+            step.wanted, result.tokens.tolist(), step.targets, strict=True
+        ):
+            if token < 0 and (target >= 0 or not sequence.is_restricted):
+                raise FarthingError(
+                    "no token can be chosen: the model's logits are not numbers; the weights are "
+                    "damaged or the prompt overflows them. Fetch the model again, or try "
+                    "--activations fp32 and --kv-dtype fp32"
+                )
 
     def end(self, sequence: Sequence, reason: FinishReason) -> None:
         """Ends a sequence between two steps: a stop string was met, or nobody waits for it.
@@ -211,6 +246,21 @@ class Scheduler:
         if wrong:
             raise ValueError(f"the tables list block {wrong[0]} {references[wrong[0]]} times")
 
+    def _take_prompt_rows(self, step: Step, result: StepResult) -> list[Sequence]:
+        """What sequences wanted of their prompts; gives those that are to gain a token."""
+        gained: list[Sequence] = []
+        for row, (sequence, target) in enumerate(zip(step.wanted, step.targets, strict=True)):
+            if target < 0:
+                gained.append(sequence)
+            elif sequence.scores is not None:
+                sequence.scores.take(result, row)
+        at = 0
+        for sequence, _, count in step.pooled:
+            if sequence.mean is not None and result.hidden is not None:
+                sequence.mean.take(result.hidden[at : at + count])
+            at += count
+        return gained
+
     def _admit(self) -> None:
         """First in line, first in, while there are slots and room for all that is known.
 
@@ -236,7 +286,8 @@ class Scheduler:
         # What a plan that was never run was to copy is still to be copied.
         step = self._step = Step(self._step.copies)
         ready = [sequence for sequence in self._running if self._reuse.resume(sequence)]
-        counts = share_out(ready, budget, self.policy.latency_target, self.cost)
+        rows = self.limits.step_rows
+        counts = share_out(ready, budget, rows, self.policy.latency_target, self.cost)
         # The oldest first: whom they preempt has not been planned.
         for sequence, count in zip(ready, counts, strict=True):
             if count and sequence.running and self._make_room(sequence, count):

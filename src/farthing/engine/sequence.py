@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from farthing.core import RequestError
 from farthing.engine.kv import blocks_for
 from farthing.engine.prefix import root_hash
+from farthing.engine.prompt_rows import PromptMean, PromptScores, TokenLogprob, token_logprob
 from farthing.engine.rows import Adjustments
 
 if TYPE_CHECKING:
     from farthing.core import FarthingError, Request, StepResult
+    from farthing.engine.constraints import Matcher
     from farthing.engine.prefix import Miss
 
 FinishReason = Literal["stop", "length", "cancelled", "timeout", "error"]
-
-
-@dataclass(frozen=True)
-class TokenLogprob:
-    """The log-probability of a chosen token, and of the likeliest ones as (id, log-probability)."""
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
 
 
 class Sequence:
@@ -33,6 +27,9 @@ class Sequence:
     in the prefix index; `searched` says whether the end of what the index has was looked for.
     `reused` tokens of the prompt came from the cache, and `miss` says why not more. `furthest` is
     the most that was ever computed: after a preemption, `computed` catches up with it again.
+    `scores` or `mean` gathers what the request wants of its own prompt.
+    `matcher` follows a constrained text, token by token as they are appended. `ends_with_token`:
+    it ended by an ending token, which is no part of the text.
     `began` is when the first step that holds some of it did, by `time.perf_counter`;
     `machine_seconds` are its share of the time that steps took.
     """
@@ -44,6 +41,7 @@ class Sequence:
         eos_ids: frozenset[int],
         arrival: int = 0,
         fork_of: Sequence | None = None,
+        matcher: Matcher | None = None,
     ) -> None:
         """`room` is the most tokens that prompt and output may have together."""
         sampling = request.sampling
@@ -66,13 +64,23 @@ class Sequence:
         self.machine_seconds = 0.0
         self.finish_reason: FinishReason | None = None
         self.error: FarthingError | None = None
+        self.matcher = matcher
+        self.ends_with_token = False
         self.logprobs: list[TokenLogprob] | None = None if sampling.logprobs is None else []
         self.seed = sampling.seed if sampling.seed is not None else _seed_of(fork_of)
-        self.most_tokens = len(request.prompt) + (sampling.max_tokens or room - len(request.prompt))
+        prompt = len(request.prompt)
+        most = room - prompt if sampling.max_tokens is None else sampling.max_tokens
+        self.most_tokens = prompt + most
         # The last token is sampled but never fed, so it needs no place in the cache.
-        self.needed_blocks = blocks_for(self.most_tokens - 1)
+        self.needed_blocks = blocks_for(max(prompt, self.most_tokens - 1))
+        self.mean = PromptMean(prompt) if request.embed else None
+        self.scores: PromptScores | None = None
+        if sampling.prompt_logprobs is not None:
+            self.scores = PromptScores(prompt, sampling.prompt_logprobs)
         ending = frozenset(sampling.stop_token_ids)
-        self.ending_ids = ending if sampling.ignore_eos else ending | eos_ids
+        # A form that is complete ends the text, whatever would be ignored elsewhere.
+        ignores_eos = sampling.ignore_eos and matcher is None
+        self.ending_ids = ending if ignores_eos else ending | eos_ids
         self.adjustments = self._adjustments()
 
     @property
@@ -80,8 +88,36 @@ class Sequence:
         """The tokens sampled so far, an ending token included."""
         return self.tokens[len(self.request.prompt) :]
 
+    @property
+    def samples(self) -> bool:
+        """Whether the row of the last known token is to be sampled from."""
+        return len(self.tokens) < self.most_tokens
+
+    @property
+    def reusable(self) -> int:
+        """How many of the first tokens need not be computed where the cache has them."""
+        last = len(self.tokens) - 1
+        for wanted in (self.scores, self.mean):
+            if wanted is not None and wanted.taken < wanted.end:
+                last = min(last, wanted.taken)
+        return last
+
+    def rows_of(self, count: int) -> int:
+        """For how many of its next `count` tokens the head is computed."""
+        end = self.computed + count
+        rows = int(end == len(self.tokens) and self.samples)
+        if self.scores is not None:
+            rows += max(0, min(end, self.scores.end) - max(self.computed, self.scores.taken))
+        return rows
+
     def append(self, token: int) -> None:
-        """Takes in a sampled token, and notices whether it was the last."""
+        """Takes in a sampled token, and notices whether it was the last.
+
+        A token of -1 says that none could be chosen.
+        """
+        if token < 0:
+            self._fail(_no_token())
+            return
         self.tokens.append(token)
         made = len(self.tokens) - len(self.request.prompt)
         if self.adjustments is not None:
@@ -90,19 +126,33 @@ class Sequence:
                 self.adjustments.lift_ban()
         if token in self.ending_ids:
             self.finish_reason = "stop"
-        elif len(self.tokens) == self.most_tokens:
+            self.ends_with_token = True
+        elif self.matcher is not None and self._completes(self.matcher, token):
+            self.finish_reason = "stop"
+        elif self.finish_reason is None and len(self.tokens) == self.most_tokens:
             self.finish_reason = "length"
 
     def record(self, result: StepResult, row: int) -> None:
         """Keeps the log-probabilities of a row, where the request asks for any."""
-        if self.logprobs is None:
-            return
-        count = self.request.sampling.logprobs
-        ids = result.top_ids[row, :count].tolist()
-        values = result.top_logprobs[row, :count].tolist()
-        top = tuple(pair for pair in zip(ids, values, strict=True) if pair[0] >= 0)
-        entry = TokenLogprob(int(result.tokens[row]), float(result.logprob[row]), top)
-        self.logprobs.append(entry)
+        alternatives = self.request.sampling.logprobs
+        if self.logprobs is not None and alternatives is not None:
+            self.logprobs.append(token_logprob(result, row, alternatives))
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether the request itself may leave no token to choose."""
+        return self.matcher is not None or -math.inf in self.request.sampling.logit_bias.values()
+
+    def _completes(self, matcher: Matcher, token: int) -> bool:
+        try:
+            matcher.advance(token)
+        except RequestError as error:
+            self._fail(error)
+        return matcher.finished
+
+    def _fail(self, error: FarthingError) -> None:
+        self.finish_reason = "error"
+        self.error = error
 
     def _adjustments(self) -> Adjustments | None:
         sampling = self.request.sampling
@@ -120,6 +170,13 @@ class Sequence:
 def _seed_of(fork_of: Sequence | None) -> int:
     """The choices of one prompt share their seed."""
     return draw_seed() if fork_of is None else fork_of.seed
+
+
+def _no_token() -> RequestError:
+    return RequestError(
+        "no token can be chosen: what the constraint allows is forbidden by logit_bias, min_tokens "
+        "or stop_token_ids, or the vocabulary cannot write it; loosen one of them"
+    )
 
 
 def draw_seed() -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from farthing.core import StepPlan
+from farthing.core import SamplingParams, StepPlan
 from farthing.engine.cost import StepShape, attended
 from farthing.engine.rows import FixedRows
 
@@ -20,28 +22,59 @@ if TYPE_CHECKING:
 class Step:
     """One step on its way: each sequence with the tokens it feeds, and those that want a row.
 
-    A sequence wants a row when its last known token is among those it feeds.
+    A sequence wants a row when its last known token is among those it feeds, to sample from; one
+    whose prompt is scored wants the others' too. `rows` are their indices among the step's tokens,
+    `wanted` whose each is, and `targets` the token that it scores, -1 where one is sampled.
+    `pooled` sequences want hidden states, with the index of the first and how many; `read` ones are
+    done with this step without a sample.
     """
 
     def __init__(self, copies: Iterable[tuple[int, int]] = ()) -> None:
         self.parts: list[tuple[Sequence, int]] = []
         self.wanted: list[Sequence] = []
+        self.rows: list[int] = []
+        self.targets: list[int] = []
+        self.scoring = False
+        self.pooled: list[tuple[Sequence, int, int]] = []
+        self.read: list[Sequence] = []
         self.copies = list(copies)
         self._tokens = self._context = self._reads = 0
 
     def add(self, sequence: Sequence, count: int) -> None:
         """The sequence feeds its next `count` tokens."""
         self.parts.append((sequence, count))
+        self._want_prompt_rows(sequence, count)
         self._tokens += count
         self._context += attended(sequence.computed, count)
         self._reads += sequence.computed + count
         if sequence.computed + count == len(sequence.tokens):
-            self.wanted.append(sequence)
+            if sequence.samples:
+                self._want(sequence, self._tokens - 1, -1)
+            else:
+                self.read.append(sequence)
 
     @property
     def shape(self) -> StepShape:
         """What the step costs by."""
-        return StepShape(self._tokens, len(self.wanted), self._context, self._reads)
+        return StepShape(self._tokens, len(self.rows), self._context, self._reads)
+
+    def _want(self, sequence: Sequence, row: int, target: int) -> None:
+        self.wanted.append(sequence)
+        self.rows.append(row)
+        self.targets.append(target)
+
+    def _want_prompt_rows(self, sequence: Sequence, count: int) -> None:
+        """Before the sequence's tokens are counted."""
+        computed = sequence.computed
+        moved = self._tokens - computed
+        if (scores := sequence.scores) is not None:
+            for position in range(max(computed, scores.taken), min(computed + count, scores.end)):
+                self.scoring = True
+                self._want(sequence, position + moved, sequence.tokens[position + 1])
+        if (mean := sequence.mean) is not None:
+            first = max(computed, mean.taken)
+            if first < computed + count:
+                self.pooled.append((sequence, first + moved, computed + count - first))
 
 
 class StepWriter:
@@ -56,7 +89,6 @@ class StepWriter:
         token_ids: list[int] = []
         positions: list[int] = []
         starts = [0]
-        rows: list[int] = []
         for sequence, count in step.parts:
             computed = sequence.computed
             end = computed + count
@@ -67,8 +99,6 @@ class StepWriter:
                 token_ids += sequence.tokens[computed:end]
                 positions += range(computed, end)
             starts.append(len(token_ids))
-            if end == len(sequence.tokens):
-                rows.append(len(token_ids) - 1)
         tables = [sequence.blocks for sequence, _ in step.parts]
         width = max(map(len, tables))
         return StepPlan(
@@ -78,12 +108,19 @@ class StepWriter:
             block_tables=np.array(
                 [table + [-1] * (width - len(table)) for table in tables], np.int32
             ),
-            rows=np.array(rows, np.int32),
-            sampling=self._sampling(step.wanted) if rows else None,
+            rows=np.array(step.rows, np.int32),
+            sampling=self._sampling(step) if step.rows else None,
             copies=np.array(step.copies, np.int32).reshape(-1, 2),
+            hidden_rows=np.array(
+                [row for _, first, count in step.pooled for row in range(first, first + count)],
+                np.int32,
+            ),
         )
 
-    def _sampling(self, wanted: list[Sequence]) -> SamplingRows:
+    def _sampling(self, step: Step) -> SamplingRows:
+        wanted = step.wanted
+        if step.scoring:
+            return _scoring_rows(step)
         if self._fixed_for != wanted:
             self._fixed = FixedRows(
                 [(each.request.sampling, each.seed, each.request.choice) for each in wanted]
@@ -92,4 +129,36 @@ class StepWriter:
         return self._fixed.at(
             [len(sequence.tokens) for sequence in wanted],
             [sequence.adjustments for sequence in wanted],
+            [None if each.matcher is None else each.matcher.mask for each in wanted],
         )
+
+
+def _scoring_rows(step: Step) -> SamplingRows:
+    """Of a step in which rows are given their token: nothing else is done to these."""
+    rows = list(zip(step.wanted, step.targets, strict=True))
+    fixed = FixedRows(
+        [
+            (
+                each.request.sampling if target < 0 else _scoring(each),
+                each.seed,
+                each.request.choice,
+            )
+            for each, target in rows
+        ]
+    )
+    sampled = [each if target < 0 else None for each, target in rows]
+    plain = fixed.at(
+        [len(each.tokens) for each in step.wanted],
+        [None if each is None else each.adjustments for each in sampled],
+        [None if each is None or each.matcher is None else each.matcher.mask for each in sampled],
+    )
+    return replace(plain, target=np.array(step.targets, np.int32))
+
+
+def _scoring(sequence: Sequence) -> SamplingParams:
+    return _scores_with(sequence.request.sampling.prompt_logprobs)
+
+
+@cache
+def _scores_with(alternatives: int | None) -> SamplingParams:
+    return SamplingParams(logprobs=alternatives)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from farthing.engine.answer import Answer, Waiter
     from farthing.engine.loop import Loop
+    from farthing.engine.prompt_rows import TokenLogprob
 
 T = TypeVar("T")
 
@@ -109,7 +110,6 @@ class Stream:
         request, sequence = answer.request, answer.sequence
         first = len(request.prompt)
         logprobs = None if sequence is None else sequence.logprobs
-        began = answer.submitted if sequence is None else sequence.began or answer.submitted
         return Completion(
             text=text + answer.tail if ended and not cut else text,
             token_ids=() if sequence is None else tuple(sequence.tokens[first : first + made]),
@@ -121,11 +121,35 @@ class Stream:
                 prefill_seconds=answer.first - answer.submitted,
                 decode_seconds=answer.last - answer.first,
                 native_seconds=answer.native_after - answer.native_before,
-                queue_seconds=began - answer.submitted,
+                queue_seconds=self.queue_seconds or 0.0,
                 machine_seconds=0.0 if sequence is None else sequence.machine_seconds,
             ),
             miss=None if sequence is None else sequence.miss,
+            prompt_logprobs=self.prompt_logprobs,
+            embedding=answer.embedding if ended and not cut else None,
         )
+
+    @property
+    def prompt_logprobs(self) -> tuple[TokenLogprob | None, ...] | None:
+        """The scores of the prompt's tokens, once all are known: before the first delta."""
+        sequence = self._answer.sequence
+        if sequence is None or sequence.scores is None:
+            return None
+        entries = tuple(sequence.scores.entries)
+        return entries if len(entries) == len(self._answer.request.prompt) else None
+
+    @property
+    def made(self) -> int:
+        """How many tokens it has, read or not."""
+        return self._visible()[0]
+
+    @property
+    def queue_seconds(self) -> float | None:
+        """How long it waited for the first step that held some of it; None while it does."""
+        sequence = self._answer.sequence
+        if sequence is None or sequence.began is None:
+            return None
+        return sequence.began - self._answer.submitted
 
     @property
     def finished(self) -> bool:

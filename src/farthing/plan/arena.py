@@ -20,6 +20,7 @@ from farthing.plan.stages import (
     LinearStage,
     RowStage,
     Stage,
+    head_source,
 )
 
 if TYPE_CHECKING:
@@ -63,13 +64,19 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Arena:
-    """Offsets in the arena. `ropes` maps each distinct table of frequencies to its tables."""
+    """Offsets in the arena. `ropes` maps each distinct table of frequencies to its tables.
+
+    `hidden` has room for the hidden states of a step's tokens, `hidden_width` floats each; where
+    the width is 0, the model gives none.
+    """
 
     values: Mapping[str, ValuePlace]
     ropes: Mapping[tuple[float, ...], int]
     shared_prepared: tuple[int, int, int]
     partials: int
     partial_rows: int
+    hidden: int
+    hidden_width: int
     scratch: int
     thread: Scratch
     max_inputs: int
@@ -130,6 +137,10 @@ def lay_arena(
     partial_rows = SPLIT_ITEMS * threads * chunks * max_group if threads > 1 else 0
     partials = cursor.take(partial_rows * row_bytes)
 
+    source = head_source(stages)
+    hidden_width = 0 if source is None else program.values[source.value].width
+    hidden = cursor.take(4 * step_tokens * hidden_width)
+
     unit_columns = max([UNIT_COLUMNS, *(_head_columns(layer.head_dim) for layer in program.cache)])
     inner = _Cursor()
     thread = Scratch(
@@ -150,6 +161,8 @@ def lay_arena(
         shared,
         partials,
         partial_rows,
+        hidden,
+        hidden_width,
         scratch,
         thread,
         max_inputs,

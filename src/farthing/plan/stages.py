@@ -157,6 +157,18 @@ def fuse(program: Program) -> tuple[Stage, ...]:
     return _Fusion(program).stages()
 
 
+def head_source(stages: tuple[Stage, ...]) -> Source | None:
+    """How the head reads the wanted rows, which is what makes a hidden state of any token's row.
+
+    None where something else than a norm stands between the two.
+    """
+    rows = [stage for stage in stages if isinstance(stage, RowStage) and stage.kind == "rows"]
+    head = stages[-1]
+    if isinstance(head, LinearStage) and [head.source.value] == [stage.output for stage in rows]:
+        return head.source
+    return None
+
+
 class _Fusion:
     """Patterns are sought from the last operation of each back along values used only once."""
 

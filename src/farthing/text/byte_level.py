@@ -9,7 +9,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer as Machine
-from tokenizers import models
+from tokenizers import decoders, models
 
 from farthing.core import FileFormatError, RequestError
 
@@ -149,3 +149,9 @@ class ByteLevelVocabulary:
     def longest_token(self) -> int | None:
         """See `Vocabulary.longest_token`."""
         return max(map(len, self._machine.get_vocab()))
+
+    def machine(self) -> Machine:
+        """The library's tokenizer of this vocabulary, without special tokens: a new one."""
+        machine = Machine.from_str(self._machine.to_str())
+        machine.decoder = decoders.ByteLevel()
+        return machine

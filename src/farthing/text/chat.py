@@ -42,7 +42,7 @@ class ChatTemplate:
     def __init__(self, source: str, tokenizer: Tokenizer, tool_source: str | None = None) -> None:
         self.source = source
         self._tokenizer = tokenizer
-        self._tool_source = tool_source
+        self.tool_source = tool_source
         self._compiled: dict[str, Template] = {}
 
     def render(
@@ -103,7 +103,7 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        source = self._tool_source if tools and self._tool_source is not None else self.source
+        source = self.tool_source if tools and self.tool_source is not None else self.source
         if len(source) > MAX_TEMPLATE_CHARACTERS:
             raise RequestError(
                 f"the model's chat template has {len(source)} characters, and at most "
@@ -171,13 +171,17 @@ def _plain_message(message: object, number: int) -> dict[str, object]:
             f"{where} has the role {role!r:.40}, which must be a word: user, assistant, ..."
         )
     if isinstance(plain.get("content"), list):
-        plain["content"] = _flatten(plain["content"], where)
+        plain["content"] = joined_parts(plain["content"], where)
     if isinstance(calls := plain.get("tool_calls"), list):
         plain["tool_calls"] = [_with_parsed_arguments(call) for call in calls]
     return plain
 
 
-def _flatten(parts: object, where: str) -> str:
+def joined_parts(parts: object, where: str) -> str:
+    """The text of a message's content parts, joined by line breaks; `where` is what to blame.
+
+    Raises `RequestError` unless each is `{"type": "text", "text": ...}`.
+    """
     texts: list[str] = []
     for part in parts if isinstance(parts, list) else []:
         text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from tokenizers import Tokenizer as Machine
+
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """Stands for a space inside tokens."""
 
@@ -81,6 +83,47 @@ class ScoredVocabulary:
     def longest_token(self) -> int | None:
         """See `Vocabulary.longest_token`."""
         return max(map(len, self._texts))
+
+    def machine(self) -> Machine:
+        """The library's tokenizer of this vocabulary, without special tokens.
+
+        It ranks pairs, where this class ranks what they form. So of two overlapping pairs that form
+        the same token out of different parts (`ab` of `a` and `b` never does, `aaa` can) it takes
+        the one of lower rank, not the left one. Takes a second or two.
+        """
+        from tokenizers import Tokenizer as NewMachine
+        from tokenizers import decoders, models, normalizers
+
+        ids, scores = self._ids, self._scores
+        ranked: list[tuple[float, int, int, str, str]] = []
+        for token, token_id in ids.items():
+            for at in range(1, len(token)):
+                left, right = ids.get(token[:at]), ids.get(token[at:])
+                if left is not None and right is not None:
+                    ranked.append((-scores[token_id], left, right, token[:at], token[at:]))
+        ranked.sort()
+        unknown = next((i for i in self._byte_ids if i not in self._byte_of_id), None)
+        machine = NewMachine(
+            models.BPE(
+                vocab={text: token_id for token_id, text in enumerate(self._texts)},
+                merges=[(left, right) for *_, left, right in ranked],
+                unk_token=None if unknown is None else self._texts[unknown],
+                byte_fallback=True,
+            )
+        )
+        spaces: list[normalizers.Normalizer] = [normalizers.Replace(" ", SPACE)]
+        if self._prefix:
+            spaces.insert(0, normalizers.Prepend(self._prefix))
+        machine.normalizer = normalizers.Sequence(spaces)
+        pieces: list[decoders.Decoder] = [
+            decoders.Replace(SPACE, " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+        ]
+        if self._prefix:
+            pieces.append(decoders.Strip(" ", 1, 0))
+        machine.decoder = decoders.Sequence(pieces)
+        return machine
 
     def _merge(self, word: str) -> list[int]:
         ids, scores = self._ids, self._scores

@@ -73,6 +73,16 @@ class Tokenizer:
         self._strips = any(token.strips_left or token.strips_right for token in special_tokens)
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """What plain text is encoded with."""
+        return self._vocabulary
+
+    @property
+    def special_tokens(self) -> list[SpecialToken]:
+        """All special tokens, by id."""
+        return sorted(self._special.values(), key=lambda token: token.id)
+
+    @property
     def vocabulary_size(self) -> int:
         """One more than the largest token id."""
         return self._vocabulary.size

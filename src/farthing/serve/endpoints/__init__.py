@@ -1,0 +1,1 @@
+"""One file an endpoint: from a request of ASGI to its response."""

@@ -1,0 +1,145 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from farthing.core import RequestError
+from farthing.serve.asking import Asked
+from farthing.serve.chat_answers import ChatAnswers, ChatChunks
+from farthing.serve.endpoints.models import check_model
+from farthing.serve.generation import Generation
+from farthing.serve.misses import PromptPlaces
+from farthing.serve.reading import read_structure
+from farthing.serve.sse import respond
+from farthing.serve.wire.chat import ChatRequest, template_messages
+from farthing.serve.wire.common import (
+    check_count,
+    choices_of,
+    form_of,
+    options_of,
+    priority_of,
+    refuse_forms,
+    sampling_of,
+    seconds_of,
+    unsupported,
+)
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from farthing.core import Constraint, SamplingParams
+    from farthing.engine.engine import Engine
+    from farthing.engine.prefix import Miss
+    from farthing.serve.state import ServerState, ToolUse
+    from farthing.serve.wire.common import PrefixMiss, StreamOptions
+
+
+async def chat(state: ServerState, request: Request) -> Response:
+    """Answers a chat, in one piece or as a stream."""
+    answers, options = await _begin(state, request)
+    chunks = None if options is None else ChatChunks(answers, options)
+    return await respond(answers, chunks, state, request)
+
+
+async def _begin(state: ServerState, request: Request) -> tuple[ChatAnswers, StreamOptions | None]:
+    """The answers on their way, and the options of the stream where they are wanted as one."""
+    engine, card = state.ready()
+    settings = state.settings
+    fields, raw, body = await read_structure(request, state, ChatRequest)
+    check_model(card, fields.model)
+    check_count("messages", len(fields.messages), settings.most_messages, least=1)
+    asking = ChatAsking(state, engine, fields, template_messages(fields.messages, raw["messages"]))
+    options = options_of(fields)
+    asked = Asked(
+        param="messages",
+        prompts=1,
+        body=body,
+        prompt_bytes=len(body),
+        prompt_tokens=None,
+        max_tokens=fields.most_tokens(),
+        n=choices_of(fields, settings),
+        priority=priority_of(fields),
+        seconds=seconds_of(fields, settings),
+        slow=True,
+        prepare=asking.prepare,
+        explain=asking.explain if fields.explain_prefix_miss else None,
+    )
+    generation = await Generation.begin(state, request, asked)
+    answers = ChatAnswers(
+        generation, engine, card, logprobs=asking.logprobs is not None, tools=asking.tools
+    )
+    return answers, options
+
+
+class ChatAsking:
+    """What of a chat is done in another thread, once it is admitted."""
+
+    def __init__(
+        self,
+        state: ServerState,
+        engine: Engine,
+        fields: ChatRequest,
+        messages: list[dict[str, Any]],
+    ) -> None:
+        self.tools: ToolUse | None = None
+        self.logprobs = fields.wanted_logprobs()
+        self._state = state
+        self._engine = engine
+        self._fields = fields
+        self._messages = messages
+        self._places: PromptPlaces | None = None
+        # Refused before anything is admitted.
+        self._sampling(None)
+        if fields.tools and state.tools is None:
+            raise unsupported("tools")
+        refuse_forms(fields, state)
+
+    def prepare(self) -> tuple[list[list[int]], SamplingParams]:
+        """The token ids, and how to sample."""
+        fields, state = self._fields, self._state
+        form = form_of(fields)
+        constraint: Constraint | None = None
+        if form and state.structured is not None:
+            constraint = state.structured.constraint(form)
+        messages, tools = self._messages, None
+        if state.tools is not None and self._has_tools():
+            parallel = fields.parallel_tool_calls is not False
+            self.tools = state.tools.prepare(
+                fields.tools or [], fields.tool_choice, parallel, constraint
+            )
+            messages, tools = self.tools.chat(messages), self.tools.template_tools
+            constraint = self.tools.constraint
+        template = self._engine.chat_template
+        if template is None:
+            raise RequestError(
+                "this model has no chat template: use /v1/completions, or serve a model that was "
+                "trained for chat"
+            )
+        ids = template.encode(messages, tools, most_tokens=self._engine.most_tokens)
+        if fields.explain_prefix_miss:
+            self._places = PromptPlaces(self._engine.tokenizer, ids, self._messages)
+        return [ids], self._sampling(constraint)
+
+    def _has_tools(self) -> bool:
+        """Whether there are tools to call, or calls in the chat's history."""
+        fields = self._fields
+        return bool(fields.tools or fields.tool_choice) or any(
+            message["role"] == "tool" or message.get("tool_calls") for message in self._messages
+        )
+
+    def explain(self, miss: Miss) -> PrefixMiss:
+        """Why the cache had no more of the prompt, once that is prepared."""
+        assert self._places is not None
+        return self._places.explain(miss)
+
+    def _sampling(self, constraint: Constraint | None) -> SamplingParams:
+        fields = self._fields
+        return sampling_of(
+            fields,
+            self._state.settings,
+            max_tokens=fields.most_tokens(),
+            logprobs=self.logprobs,
+            constraint=constraint,
+        )

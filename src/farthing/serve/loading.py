@@ -1,0 +1,178 @@
+"""From the model that a server was told to serve to an engine that runs, told phase by phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from farthing.core import ActivationMode, KVDtype
+from farthing.engine.load import LoadProgress, load
+from farthing.plan.memory import require_room
+from farthing.serve.log import tell
+from farthing.serve.sizing import choose_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from farthing.engine.engine import Engine
+    from farthing.engine.load import LoadReport
+    from farthing.files.progress import Fetch
+    from farthing.models.load import Model
+    from farthing.plan.memory import MemoryPlan
+    from farthing.serve.sizing import Sizes
+    from farthing.serve.state import Loading
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The model, and how it is to be loaded; what is None is chosen by the rule of `sizing.py`."""
+
+    model: str
+    context_length: int | None = None
+    cache_tokens: int | None = None
+    slots: int | None = None
+    kv_dtype: KVDtype = KVDtype.FP16
+    activations: ActivationMode | None = None
+    threads: int | None = None
+
+
+class LoggedProgress(LoadProgress):
+    """Tells the log of a fetch, and /health of everything."""
+
+    def __init__(self, loading: Loading) -> None:
+        self._loading = loading
+        self._fetch: Fetch | None = None
+
+    def begin(self, fetch: Fetch) -> None:
+        """A fetch starts."""
+        self._fetch = fetch
+        self._loading.phase = f"fetching {fetch.name}"
+        self._loading.fraction = 0.0
+        tell(
+            "fetch",
+            f"fetching {fetch.name} from {fetch.source}, {fetch.bytes / 1e6:,.0f} MB, licence "
+            f"{fetch.licence}",
+            model=fetch.name,
+            source=fetch.source,
+            bytes=fetch.bytes,
+            licence=fetch.licence,
+        )
+
+    def advance(self, done: int) -> None:
+        """So many bytes are here."""
+        if self._fetch is not None and self._fetch.bytes:
+            self._loading.fraction = min(1.0, done / self._fetch.bytes)
+
+    def waiting(self, name: str) -> None:
+        """Another process is fetching it."""
+        self._loading.phase = f"waiting for another process that fetches {name}"
+        tell("fetch", f"another process is fetching {name}: waiting for it", model=name)
+
+    def end(self) -> None:
+        """The fetch is over."""
+        self._fetch = None
+        self._loading.fraction = None
+
+    def phase(self, name: str) -> None:
+        """A phase of the load begins."""
+        self._loading.phase = name
+        self._loading.fraction = None
+
+
+def usual_id(model: str) -> str:
+    """What a model is called in the API where nobody says: as it was asked for, or as its file."""
+    path = Path(model)
+    return path.resolve().name.removesuffix(".gguf") if path.exists() else model
+
+
+def sizes_of(options: ModelOptions, path: Path) -> Sizes:
+    """What serving the model at `path` would take. Reads no weights."""
+    from farthing.files.checkpoint import open_checkpoint
+    from farthing.models.load import load_model
+
+    with open_checkpoint(path) as checkpoint:
+        return choose_sizes(
+            load_model(checkpoint),
+            context_length=options.context_length,
+            cache_tokens=options.cache_tokens,
+            slots=options.slots,
+            kv_dtype=options.kv_dtype,
+            activations=options.activations,
+            threads=options.threads,
+        )
+
+
+def load_engine(
+    options: ModelOptions,
+    loading: Loading,
+    *,
+    latency_target: float | None,
+    weights: Mapping[str, float],
+) -> Engine:
+    """Loads the model, and tells what each phase took, what was allocated and why.
+
+    `latency_target` and `weights` are as in `Policy`. Raises what `Engine.load` raises, and
+    `DoesNotFitError` before anything is allocated.
+    """
+    chosen: list[Sizes] = []
+
+    def planner(model: Model, *, sequences: int, **asked: Any) -> MemoryPlan:
+        sizes = choose_sizes(model, **asked)
+        require_room(sizes.plan, sizes.room)
+        chosen.append(sizes)
+        return sizes.plan
+
+    engine = load(
+        options.model,
+        threads=options.threads,
+        kv_dtype=options.kv_dtype,
+        activations=options.activations,
+        context_length=options.context_length,
+        cache_tokens=options.cache_tokens,
+        slots=options.slots,
+        latency_target=latency_target,
+        weights=weights,
+        progress=LoggedProgress(loading),
+        planner=planner,
+    )
+    if engine.report is not None:
+        _tell_load(engine.report, chosen[0].why)
+    return engine
+
+
+def _tell_load(report: LoadReport, why: str) -> None:
+    phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.phases.items())
+    tell(
+        "loaded",
+        f"loaded {report.model} in {report.seconds:.2f} s ({phases}): {report.architecture}, "
+        f"{report.parameters / 1e6:,.1f}M parameters, {report.isa}, {report.threads} threads",
+        model=report.model,
+        path=str(report.path),
+        architecture=report.architecture,
+        parameters=report.parameters,
+        isa=report.isa,
+        threads=report.threads,
+        seconds=report.seconds,
+        phases=dict(report.phases),
+    )
+    if report.threads_asked > report.threads:
+        tell(
+            "threads",
+            f"{report.threads_asked} threads were asked for, and {report.threads} run: so many "
+            "cores are usable",
+            threads=report.threads,
+            threads_asked=report.threads_asked,
+        )
+    memory = ", ".join(f"{name} {size / 1e6:,.1f}" for name, size in report.memory.items())
+    tell(
+        "allocated",
+        f"allocated {sum(report.memory.values()) / 1e6:,.1f} MB ({memory}): a context of "
+        f"{report.context_length:,} tokens, {report.kv_dtype} cache; {why}",
+        memory=dict(report.memory),
+        context_length=report.context_length,
+        cache_tokens=report.cache_tokens,
+        slots=report.slots,
+        kv_dtype=report.kv_dtype,
+        why=why,
+    )

@@ -1,0 +1,219 @@
+"""What each key used: tokens, seconds of the machine and money, by day and model, in SQLite.
+
+Requests are added up in memory and written by a thread of their own, so the event loop never waits
+for a disk. What was added is on disk `flush_seconds` later at most, and when the server ends; a
+process that is killed loses that much. Where a write fails (the disk is full, another process has
+the file locked), nothing is lost: it stays in memory and is written when that goes again. A file
+that is damaged is set aside under another name, and a new one begun. Each of these is logged, and
+counted in the metrics.
+
+No text is in the file, and only its owner can read it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farthing.core import FarthingError
+from farthing.serve.usage_file import DamagedError, Row, UsageFile, Used
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from farthing.serve.settings import Settings
+    from farthing.serve.state import RequestRecord
+
+log = logging.getLogger("farthing.serve")
+
+_CLOSE_SECONDS = 5.0
+
+
+class Usage:
+    """The usage of all keys of a server. `clock` is in seconds of the epoch.
+
+    `failures` counts writes that did not go, `set_aside` files that were damaged, and `lost` the
+    requests that were never written, which `close` logs.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        model: str,
+        *,
+        price_per_hour: float,
+        flush_seconds: float,
+        most_days: int,
+        most_bytes: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.path = path
+        self.failures = 0
+        self.set_aside = 0
+        self.lost = 0
+        self._model = model
+        self._price = price_per_hour / 3600
+        self._flush_seconds = flush_seconds
+        self._file = UsageFile(path, most_days, most_bytes)
+        self._clock = clock
+        self._pending: dict[Row, Used] = {}
+        self._pending_lock = threading.Lock()
+        self._some = threading.Event()
+        self._ending = threading.Event()
+        self._failing = False
+        # Whoever writes or reads the file holds this.
+        self._file_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="farthing-usage", daemon=True)
+        self._thread.start()
+
+    def finished(self, record: RequestRecord) -> None:
+        """Adds a request that was accepted. Waits for no disk."""
+        if not record.prompt_tokens:
+            return
+        day = datetime.fromtimestamp(record.received, UTC).date().isoformat()
+        used = Used(
+            1,
+            record.prompt_tokens,
+            record.cached_tokens,
+            record.completion_tokens,
+            record.machine_seconds,
+            record.machine_seconds * self._price,
+        )
+        self._add({(day, record.key, self._model): used})
+        self._some.set()
+
+    def report(self, since: date, until: date, key: str | None = None) -> list[tuple[Row, Used]]:
+        """What was used from the day `since` to the day `until`, by one key or by all.
+
+        Waits for the disk. Raises `FarthingError` where the file cannot be read.
+        """
+        self.flush()
+        with self._file_lock:
+            try:
+                rows = self._file.read(since, until, key)
+            except (sqlite3.Error, OSError, DamagedError) as error:
+                if isinstance(error, DamagedError):
+                    with suppress(OSError):
+                        self._set_aside(error)
+                raise FarthingError(
+                    f"the usage in {self.path} cannot be read now ({error}): ask again later"
+                ) from error
+            unwritten = self._unwritten(str(since), str(until), key)
+        for row, used in unwritten.items():
+            rows[row] = rows.get(row, Used()) + used
+        return sorted(rows.items())
+
+    def flush(self) -> bool:
+        """Writes what there is; False where that does not go now."""
+        with self._file_lock:
+            with self._pending_lock:
+                pending, self._pending = self._pending, {}
+            if not pending:
+                return True
+            try:
+                self._write(pending)
+            except (sqlite3.Error, OSError, DamagedError) as error:
+                self._add(pending)
+                self._file.close()
+                self.failures += 1
+                if not self._failing:
+                    log.error(
+                        "usage cannot be written to %s (%s): it is kept in memory, and tried again",
+                        self.path,
+                        error,
+                    )
+                self._failing = True
+                return False
+            if self._failing:
+                log.warning("usage is written to %s again", self.path)
+            self._failing = False
+            return True
+
+    def close(self) -> None:
+        """Writes what there is, and ends. What cannot be written is logged, and lost."""
+        self._ending.set()
+        self._some.set()
+        self._thread.join(_CLOSE_SECONDS)
+        self.flush()
+        with self._file_lock:
+            self._file.close()
+        with self._pending_lock:
+            lost = sum(self._pending.values(), Used())
+        self.lost = lost.requests
+        if lost.requests:
+            log.error(
+                "the usage of %d requests (%d tokens of prompts, %d generated, %.1f seconds) could "
+                "not be written to %s and is lost",
+                lost.requests,
+                lost.prompt_tokens,
+                lost.generated_tokens,
+                lost.machine_seconds,
+                self.path,
+            )
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            self._some.wait()
+            self._some.clear()
+            self._ending.wait(self._flush_seconds)
+            if not self.flush():
+                self._some.set()
+
+    def _add(self, some: dict[Row, Used]) -> None:
+        with self._pending_lock:
+            for row, used in some.items():
+                self._pending[row] = self._pending.get(row, Used()) + used
+
+    def _unwritten(self, since: str, until: str, key: str | None) -> dict[Row, Used]:
+        with self._pending_lock:
+            return {
+                row: used
+                for row, used in self._pending.items()
+                if since <= row[0] <= until and key in (None, row[1])
+            }
+
+    def _write(self, some: dict[Row, Used]) -> None:
+        try:
+            self._file.add(some)
+        except DamagedError as damage:
+            self._set_aside(damage)
+            self._file.add(some)
+        try:
+            self._file.retain(datetime.fromtimestamp(self._clock(), UTC).date())
+        except sqlite3.Error as error:
+            # What was added is there, so this must not be taken for a failed write.
+            log.warning("old usage cannot be deleted from %s (%s)", self.path, error)
+
+    def _set_aside(self, damage: DamagedError) -> None:
+        aside = self._file.set_aside(datetime.fromtimestamp(self._clock(), UTC))
+        self.set_aside += 1
+        log.error(
+            "the file of usage was damaged (%s): it is set aside as %s, and a new one begun",
+            damage,
+            aside,
+        )
+
+
+def open_usage(settings: Settings, model: str) -> Usage | None:
+    """The usage that the settings ask for, of a server of that model; None where it is off."""
+    if settings.usage_store is None:
+        return None
+    return Usage(
+        Path(settings.usage_store).expanduser(),
+        model,
+        price_per_hour=settings.price_per_hour,
+        flush_seconds=settings.usage_flush_seconds,
+        most_days=settings.usage_days,
+        most_bytes=settings.usage_bytes,
+    )
+
+
+def total(rows: Iterable[tuple[Row, Used]]) -> Used:
+    """All together."""
+    return sum((used for _, used in rows), Used())

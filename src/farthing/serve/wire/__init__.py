@@ -1,0 +1,1 @@
+"""What goes over the wire: the JSON of requests and responses as typed structures."""

@@ -1,0 +1,102 @@
+"""The rule for fields that a request has and farthing has not.
+
+One that would change the answer is refused, unless its value asks for what happens anyway; any
+other is accepted, and logged the first time.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from farthing.serve.errors import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+log = logging.getLogger("farthing.serve")
+
+CHANGING: dict[str, tuple[object, ...]] = {
+    # OpenAI's
+    "audio": (),
+    "best_of": (1,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "reasoning": (),
+    "reasoning_effort": ("none",),
+    "suffix": ("",),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    # vLLM's
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "guided_grammar": (),
+    "guided_whitespace_pattern": (),
+    "include_reasoning": (True,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "mm_processor_kwargs": ({},),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    # llama.cpp's and others'
+    "dry_multiplier": (0,),
+    "dynatemp_range": (0,),
+    "grammar": ("",),
+    "json_schema": (),
+    "mirostat": (0,),
+    "n_predict": (),
+    "repeat_penalty": (1,),
+    "samplers": (),
+    "tfs_z": (1,),
+    "top_a": (0,),
+    "top_n_sigma": (-1,),
+    "typical_p": (1,),
+    "xtc_probability": (0,),
+}
+"""Field: the values, beside null, that change nothing."""
+
+_MOST_NAMES = 1000
+_logged: set[str] = set()
+
+
+def check_unknown(
+    body: Mapping[str, Any],
+    known: Collection[str],
+    where: str = "",
+    changing: Mapping[str, tuple[object, ...]] = CHANGING,
+) -> None:
+    """Raises `ApiError` 400 for a field that would change the answer and is not supported.
+
+    `where` is the path to `body` in the request, for the message.
+    """
+    for name, value in body.items():
+        if name in known:
+            continue
+        if name in changing:
+            if value is not None and not any(_same(value, each) for each in changing[name]):
+                raise ApiError(
+                    400,
+                    f"{where}{name} is not supported, and would change the answer: leave it out",
+                    param=f"{where}{name}",
+                    code="unsupported_parameter",
+                )
+        elif name not in _logged and len(_logged) < _MOST_NAMES:
+            _logged.add(name)
+            log.warning("requests have the field %s%.100s, which is ignored", where, name)
+
+
+def _same(value: object, neutral: object) -> bool:
+    """Equal, and not only as Python sees True and 1."""
+    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from farthing.serve.wire.fields import CHANGING
+from serve.server import Served, serving
+
+POSTS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/responses",
+    "/tokenize",
+    "/detokenize",
+)
+
+
+def post(served: Served, path: str, body: bytes) -> Any:
+    return served.http.post(path, content=body, headers={"content-type": "application/json"})
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"{'a': 1}",
+        b"NaN",
+        b'{"prompt": "\xff\xfe"}',
+        b"\xff\xfe{\x00}\x00",
+        b'{"prompt": "\\ud800"}',
+        b'{"messages": [{"role": "user", "content": "\xed\xa0\x80"}]}',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"max_tokens": 1e999}',
+        b'{"max_tokens": ' + b"9" * 5000 + b"}",
+        b"\x00" * 100,
+    ],
+    ids=range(16),
+)
+def test_what_is_not_json_is_400(server: Served, path: str, body: bytes) -> None:
+    answer = post(server, path, body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", -1),
+        ("max_tokens", 10**30),
+        ("max_tokens", 1.5),
+        ("max_tokens", "5"),
+        ("max_tokens", True),
+        ("temperature", -0.1),
+        ("temperature", 1e308),
+        ("temperature", "hot"),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_k", -2),
+        ("top_k", 10**30),
+        ("min_p", 2),
+        ("n", 0),
+        ("n", -1),
+        ("n", 10**9),
+        ("n", 1.5),
+        ("stop", [""]),
+        ("stop", ""),
+        ("stop", [1]),
+        ("stop", ["x"] * 17),
+        ("stop", "x" * 1001),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [999]),
+        ("stop_token_ids", ["x"]),
+        ("stop_token_ids", [1] * 2000),
+        ("seed", 2**64),
+        ("seed", -(2**64)),
+        ("seed", 0.5),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("repetition_penalty", 0),
+        ("logit_bias", {"x": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"1.5": 1}),
+        ("logit_bias", {"999": 1}),
+        ("logit_bias", {"99999999999": 1}),
+        ("logit_bias", {"1": "x"}),
+        ("logit_bias", [1]),
+        ("logit_bias", {str(token): 1 for token in range(2000)}),
+        ("min_tokens", -1),
+        ("min_tokens", 10**6),
+        ("ignore_eos", 1),
+        ("priority", 10**6),
+        ("priority", "high"),
+        ("timeout", 0),
+        ("timeout", -1),
+        ("stream", "yes"),
+        ("stream_options", []),
+        ("user", 5),
+    ],
+)
+@pytest.mark.parametrize("path", ["chat", "complete"])
+def test_an_absurd_parameter_is_400_and_names_its_field(
+    server: Served, path: str, field: str, value: object
+) -> None:
+    answer = getattr(server, path)(**{"max_tokens": 5, field: value})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"].startswith(field) or field in error["message"]
+    server.wait_idle()
+
+
+def test_a_null_is_as_if_the_field_were_not_there(server: Served) -> None:
+    names = [
+        "temperature", "top_p", "top_k", "n", "stop", "seed", "logit_bias", "stream", "user",
+        "stream_options", "response_format", "tools", "tool_choice", "logprobs", "top_logprobs",
+    ]  # fmt: skip
+    answer = server.chat(max_tokens=2, **dict.fromkeys(names))
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("field", sorted(CHANGING))
+def test_a_field_that_would_change_the_answer_and_is_not_supported_is_400(
+    server: Served, field: str
+) -> None:
+    answer = server.chat(**{field: "something"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_parameter", field)
+
+
+@pytest.mark.parametrize("field", sorted(CHANGING))
+def test_the_same_field_is_accepted_where_it_asks_for_what_happens_anyway(
+    server: Served, field: str
+) -> None:
+    for value in (None, *CHANGING[field]):
+        answer = server.complete(**{field: value}, max_tokens=1)
+        assert answer.status_code == 200, answer.text
+
+
+def test_true_is_not_one(server: Served) -> None:
+    assert server.complete(best_of=1).status_code == 200
+    assert server.complete(best_of=True).status_code == 400
+
+
+def test_a_harmless_unknown_field_is_accepted_and_logged_once(
+    server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "farthing.serve"):
+        for value in (1, "two"):
+            assert server.chat(max_tokens=1, never_heard_of_this=value).status_code == 200
+    told = [each for each in caplog.messages if "never_heard_of_this" in each]
+    assert len(told) == 1
+    assert "two" not in told[0]
+
+
+def test_no_prompt_or_answer_is_in_the_log(
+    server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        answer = server.complete("a secret prompt", max_tokens=8).json()
+        server.complete("a secret prompt", max_tokens=-1)
+    assert "a secret prompt" not in caplog.text
+    assert answer["choices"][0]["text"] not in caplog.text
+
+
+def test_a_body_that_says_it_is_too_long_is_413(server: Served) -> None:
+    with serving(request_bytes=1000) as served:
+        answer = post(served, "/v1/completions", b'{"prompt": "' + b"x" * 2000 + b'"}')
+        assert answer.status_code == 413
+        assert answer.json()["error"]["code"] == "request_too_large"
+        assert served.complete().status_code == 200
+
+
+def test_a_body_of_unknown_length_that_becomes_too_long_is_413() -> None:
+    with serving(request_bytes=1000) as served:
+        answer = served.http.post("/v1/completions", content=iter([b"x" * 600] * 4))
+        assert answer.status_code == 413
+        assert served.complete().status_code == 200
+
+
+def test_a_body_in_pieces_is_read_whole(server: Served) -> None:
+    body = json.dumps({"prompt": "Hello", "seed": 1}).encode()
+    pieces = (body[index : index + 7] for index in range(0, len(body), 7))
+    answer = server.http.post("/v1/completions", content=pieces)
+    assert answer.json()["choices"] == server.complete("Hello", seed=1).json()["choices"]
+
+
+def test_too_many_messages_are_400() -> None:
+    with serving(most_messages=3) as served:
+        body = {"messages": [{"role": "user", "content": "x"}] * 4}
+        answer = served.http.post("/v1/chat/completions", json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
+        assert served.http.post("/v1/chat/completions", json={"messages": []}).status_code == 400
+
+
+def test_messages_nested_without_end_are_400(server: Served) -> None:
+    deep: Any = "x"
+    for _ in range(200):
+        deep = [deep]
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": deep}]}]}
+    assert server.http.post("/v1/chat/completions", json=body).status_code == 400
