@@ -42,9 +42,12 @@ def charge(parts: Iterable[tuple[Sequence, int]], cost: StepCost, seconds: float
 
     `parts` are the sequences of the step, not yet moved forward, and how many tokens each fed.
     """
+    parts = list(parts)
+    if len(parts) == 1:
+        parts[0][0].machine_seconds += seconds
+        return
     near = cost.seconds(_EMPTY.joined(0, 1, 1))
     slope = (cost.seconds(_EMPTY.joined(_FAR, 1, 1)) - near) / _FAR
-    parts = list(parts)
     alone = [
         near + slope * sequence.computed
         if count == 1

@@ -56,9 +56,10 @@ _USUAL_FIRST, _USUAL_LEAST, _USUAL_RATE = 0.5, 0.02, 0.1
 _OUTLYING = 3.0
 """A relative error of so many times the usual weighs less than one step."""
 
-_ALIKE = 4
-"""Of steps in a row with as many tokens and rows, one in so many is taken in: the others would
-teach the same, and while texts are written every step is like the last."""
+_ALIKE, _LONG_ALIKE = 4, 16
+"""Of steps in a row with as many tokens and rows, one in so many is taken in, and of more than
+`_LONG_ALIKE`, one in that many: the others would teach the same, and while texts are written every
+step is like the last."""
 
 
 class StepShape(NamedTuple):
@@ -113,7 +114,7 @@ class StepCost:
         like_last = self._last == shape[:2]
         self._alike = self._alike + 1 if like_last else 0
         self._last = shape[:2]
-        if self._alike % _ALIKE:
+        if self._alike % (_ALIKE if self._alike <= _LONG_ALIKE else _LONG_ALIKE):
             return
         worths = list(map(mul, _TYPICAL, _terms(shape)))
         worth = sum(worths)

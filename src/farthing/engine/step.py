@@ -15,6 +15,8 @@ from farthing.engine.rows import FixedRows
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
     from farthing.core import SamplingRows
     from farthing.engine.sequence import Sequence
 
@@ -110,11 +112,7 @@ class StepWriter:
             ),
             rows=np.array(step.rows, np.int32),
             sampling=self._sampling(step) if step.rows else None,
-            copies=np.array(step.copies, np.int32).reshape(-1, 2),
-            hidden_rows=np.array(
-                [row for _, first, count in step.pooled for row in range(first, first + count)],
-                np.int32,
-            ),
+            **_uncommon(step),
         )
 
     def _sampling(self, step: Step) -> SamplingRows:
@@ -131,6 +129,17 @@ class StepWriter:
             [sequence.adjustments for sequence in wanted],
             [None if each.matcher is None else each.matcher.mask for each in wanted],
         )
+
+
+def _uncommon(step: Step) -> dict[str, NDArray[np.int32]]:
+    """What most steps have none of."""
+    found = {}
+    if step.copies:
+        found["copies"] = np.array(step.copies, np.int32)
+    if step.pooled:
+        rows = [row for _, first, count in step.pooled for row in range(first, first + count)]
+        found["hidden_rows"] = np.array(rows, np.int32)
+    return found
 
 
 def _scoring_rows(step: Step) -> SamplingRows:
