@@ -14,6 +14,12 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
+STEP_TOKENS = 512
+"""No engine here takes fewer tokens of prompts in a step."""
+
+AHEAD_TOKENS = 8
+"""A sequence may be so many ahead of the others when the clock starts."""
+
 WARM_UP = {"kind": "decode", "prompt": 64, "sequences": 2, "generated": 4, "seed": 0}
 """A short text before each measurement: wakes the threads of an engine that was stopped."""
 
@@ -101,12 +107,14 @@ def rate(begin: Begin, point: dict[str, Any]) -> float:
     """Tokens per second of the point's kind.
 
     Prefill is timed from the submission of the prompts to the last one's first token. Decode is
-    timed from there until the first sequence has all its tokens, so that all of them run all the
-    time; the tokens that were made in that time count.
+    timed from there until as many tokens more are made as the sequences lack together. All of them
+    run all that time, because they are asked for more: the first goes on while the prompts of the
+    others are computed, some hundred tokens a step.
     """
     prompts = prompts_of(point)
+    meanwhile = point["prompt"] * point["sequences"] // STEP_TOKENS + AHEAD_TOKENS
     started = perf_counter()
-    steps = begin(prompts, [point["generated"]] * len(prompts))
+    steps = begin(prompts, [point["generated"] + meanwhile] * len(prompts))
     made = steps.step()
     while min(made) < 1:
         made = steps.step()
@@ -114,7 +122,8 @@ def rate(begin: Begin, point: dict[str, Any]) -> float:
     if point["kind"] == "prefill":
         steps.finish()
         return point["prompt"] * point["sequences"] / (between - started)
-    while max(made) < point["generated"]:
+    wanted = before + (point["generated"] - 1) * len(prompts)
+    while sum(made) < wanted:
         made = steps.step()
     ended = perf_counter()
     steps.finish()
