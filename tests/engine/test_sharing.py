@@ -231,3 +231,18 @@ def test_a_plan_that_was_never_run_still_copies_when_planned_anew() -> None:
     assert np.array_equal(first.copies, second.copies)
     scheduler.commit(answer(second, 20))
     assert len(planned(scheduler).copies) == 0
+
+
+def test_a_choice_whose_prompt_is_scored_takes_no_position_that_it_has_no_row_of() -> None:
+    scheduler = Scheduler(limits(step_rows=4))
+    sampling = SamplingParams(max_tokens=9, prompt_logprobs=0)
+    first = scheduler.submit(Request("test", TEXT[:6], sampling))
+    second = scheduler.submit(Request("test", TEXT[:6], sampling, choice=1), fork_of=first)
+    while second.scores is None or second.scores.taken == 0:
+        scheduler.commit(answer(planned(scheduler), 20))
+    assert second.scores.taken < second.scores.end
+    scheduler.preempt(second)
+    run_until_done(scheduler)
+    for sequence in (first, second):
+        assert sequence.scores is not None
+        assert len(sequence.scores.entries) == 6

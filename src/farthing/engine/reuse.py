@@ -112,7 +112,7 @@ class Reuse:
 
     def _fork(self, sequence: Sequence, parent: Sequence) -> bool:
         """Shares the prompt that another choice has computed; False while it is at it."""
-        end = len(sequence.request.prompt) - 1
+        end = min(len(sequence.request.prompt) - 1, sequence.reusable)
         if not parent.running or sequence.computed >= end or sequence.computed % BLOCK_TOKENS:
             sequence.fork_of = None
             return True
