@@ -143,9 +143,12 @@ def test_block_tables_grow_with_the_sequence_and_are_padded() -> None:
 
 
 def test_the_last_token_is_never_fed_and_needs_no_block() -> None:
-    scheduler = Scheduler(LIMITS)
-    assert scheduler.submit(request(31, max_tokens=2)).needed_blocks == 1
-    assert scheduler.submit(request(31, max_tokens=3)).needed_blocks == 2
+    scheduler = Scheduler(limits(total_blocks=1))
+    sequence = scheduler.submit(request(31, max_tokens=2))
+    run_until_done(scheduler)
+    assert len(sequence.output) == 2
+    with pytest.raises(RequestError, match="need 33 places in the cache, and it has 32"):
+        scheduler.submit(request(31, max_tokens=3))
 
 
 def test_a_newcomer_waits_for_room_for_its_prompt_and_a_block_for_each_that_runs() -> None:

@@ -61,7 +61,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.alive: list[Sequence] = []
         self.ended: dict[Sequence, str] = {}
         self.saved: list[tuple[bytes, tuple[int, ...], np.ndarray]] = []
-        self.replans = 0
         self.prefixes: list[tuple[int, ...]] = []
 
     @rule(

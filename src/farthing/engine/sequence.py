@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING, Literal
 
 from farthing.core import RequestError
-from farthing.engine.kv import blocks_for
 from farthing.engine.prefix import root_hash
 from farthing.engine.prompt_rows import PromptMean, PromptScores, TokenLogprob, token_logprob
 from farthing.engine.rows import Adjustments
@@ -71,8 +70,6 @@ class Sequence:
         prompt = len(request.prompt)
         most = room - prompt if sampling.max_tokens is None else sampling.max_tokens
         self.most_tokens = prompt + most
-        # The last token is sampled but never fed, so it needs no place in the cache.
-        self.needed_blocks = blocks_for(max(prompt, self.most_tokens - 1))
         self.mean = PromptMean(prompt) if request.embed else None
         self.scores: PromptScores | None = None
         if sampling.prompt_logprobs is not None:
