@@ -5,15 +5,12 @@ python benchmarks/batching_table.py batching.json
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from farthing.engine.simulate import Batching, Clock
 from summary import Ratio
-from table import row_of
+from table import print_results, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,11 +110,5 @@ def spread_text(spread: dict[str, float]) -> str:
     return f"{spread['middle']:.2f} ({spread['low']:.2f} to {spread['high']:.2f})"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", type=Path)
-    print(markdown(json.loads(parser.parse_args().results.read_text(encoding="utf-8"))), end="")
-
-
 if __name__ == "__main__":
-    main()
+    print_results(__doc__, markdown)

@@ -5,10 +5,7 @@ python benchmarks/load_table.py load.json
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -26,7 +23,7 @@ from points import (
     load_name,
 )
 from summary import Ratio, median_ceilings
-from table import facts, missing, row_of
+from table import facts, missing, print_results, row_of
 
 
 @dataclass(frozen=True)
@@ -145,11 +142,5 @@ def load_table(
     return "\n".join([f"**{case.label}, {slots} slots**", "", *lines, "", " ".join(notes)])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", type=Path)
-    print(markdown(json.loads(parser.parse_args().results.read_text(encoding="utf-8"))), end="")
-
-
 if __name__ == "__main__":
-    main()
+    print_results(__doc__, markdown)

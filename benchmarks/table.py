@@ -15,7 +15,7 @@ from points import CASES, FARTHING, LABELS, LLAMA, STEP_LOOP
 from summary import median_ceilings, summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from summary import Row
 
@@ -83,11 +83,12 @@ def where(absence: dict[str, Any]) -> str:
     return f", {LABELS[absence['point']]}" if absence["point"] else ""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def print_results(description: str, as_markdown: Callable[[dict[str, Any]], str]) -> None:
+    """A command that prints the tables of a file of results again."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("results", type=Path)
-    print(markdown(json.loads(parser.parse_args().results.read_text(encoding="utf-8"))), end="")
+    print(as_markdown(json.loads(parser.parse_args().results.read_text(encoding="utf-8"))), end="")
 
 
 if __name__ == "__main__":
-    main()
+    print_results(__doc__, markdown)
