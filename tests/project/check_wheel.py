@@ -6,6 +6,8 @@ what the system says.
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import numpy as np
 
 from farthing import Engine, SamplingParams, _native
@@ -13,6 +15,7 @@ from farthing.plan.machine import available_memory, usable_cores
 
 
 def main() -> None:
+    assert (files("farthing.serve") / "page" / "index.html").is_file()
     tiers = _native.available_tiers()
     print(f"tiers {tiers}, {usable_cores()} cores, {available_memory() >> 20} MB available")
     assert tiers[0] == "scalar"
