@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import pytest
 import tiny
 from cli.batch_files import MIXED, Files, says
 from engine import scripted
+from farthing.backends.native import NativeBackend
 from farthing.cli import batch, batch_report, main
 from farthing.core import FarthingError, SamplingParams
 from farthing.engine.engine import Engine
@@ -72,6 +74,27 @@ def test_each_answer_is_bit_for_bit_what_it_is_alone(
 
 
 PLAIN_FIELDS = {"prompt", "messages", "id"}
+
+
+def hold_steps_until_asked(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets no step run before so many requests are in, however fast the model: they meet there."""
+    asked = threading.Semaphore(0)
+    met = threading.Event()
+    stream, run = Engine.stream, NativeBackend.run
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        made = stream(*arguments, **named)
+        asked.release()
+        return made
+
+    def held(*arguments: Any, **named: Any) -> Any:
+        if not met.is_set():
+            assert all(asked.acquire(timeout=60) for _ in range(requests))
+            met.set()
+        return run(*arguments, **named)
+
+    monkeypatch.setattr(Engine, "stream", counted)
+    monkeypatch.setattr(NativeBackend, "run", held)
 
 
 def test_a_real_models_answers_are_bit_for_bit_what_they_are_alone(
@@ -196,7 +219,10 @@ def test_json_is_one_object_at_the_end(
     assert found["out"] == str(files.out)
 
 
-def test_preemptions_are_told(model: str, files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_preemptions_are_told(
+    model: str, files: Files, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_steps_until_asked(4, monkeypatch)
     files.write([{"prompt": f"request {n}", "ignore_eos": True} for n in range(4)])
     command = files.command(model, "--max-tokens", "90", "--cache-tokens", "256")
     assert main(command) == 0
