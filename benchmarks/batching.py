@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
-from bisect import insort
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from batching_table import GAIN, THROUGHPUT, markdown
-from farthing import Engine, SamplingParams
 from farthing.engine.cost import StepCost, StepShape
 from farthing.engine.limits import Policy
 from farthing.engine.simulate import (
@@ -30,13 +26,19 @@ from farthing.engine.simulate import (
     Clock,
     Job,
     Outcome,
-    Served,
     simulate,
     skewed_lengths,
 )
 from farthing.files import catalog
 from farthing.files.checkpoint import open_checkpoint
-from farthing.lab.batching import Arrivals, Gain, GainSpread, draw_gains, full_step_seconds
+from farthing.lab.batching_gains import (
+    Arrivals,
+    Gain,
+    GainSpread,
+    draw_gains,
+    full_step_seconds,
+)
+from farthing.lab.batching_served import LoadServer
 from farthing.text.load import load_tokenizer
 from neighbours import Neighbours, machine
 from real_text import RealText
@@ -45,10 +47,6 @@ from steps import default_backend
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from farthing.backends.native import NativeBackend
-    from farthing.core import StepPlan, StepResult
     from farthing.engine.simulate import CostOfStep
 
 SLOTS = 8
@@ -62,137 +60,27 @@ SCANNED_ARRIVALS = tuple(Arrivals(steps) for steps in (4, 5, 7, 8))
 WARM_UPS = 2
 
 
-class TimedBackend:
-    """A backend that can teach what a step of the whole engine takes.
-
-    That is from the beginning of one to that of the next, with scheduling, texts and readers. So
-    there must be no pause while it teaches.
-    """
-
-    samples = True
-
-    def __init__(self, backend: NativeBackend) -> None:
-        self.steps = 0
-        self.vocabulary_size = backend.vocabulary_size
-        self.context_length = backend.context_length
-        self.total_blocks = backend.total_blocks
-        self.max_step_tokens = backend.max_step_tokens
-        self.max_step_rows = backend.max_step_rows
-        self.identity = backend.identity
-        self._backend = backend
-        self._cost: StepCost | None = None
-        self._last: tuple[StepShape, float] | None = None
-
-    def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
-        began = perf_counter()
-        self.steps += 1
-        if self._cost is not None:
-            if self._last is not None:
-                self._cost.observe(self._last[0], began - self._last[1])
-            self._last = (shape_of(plan), began)
-        return self._backend.run(plan, want_logits)
-
-    def teach(self, cost: StepCost | None) -> None:
-        """From the next step on, which does not follow upon the last."""
-        self._cost = cost
-        self._last = None
-
-    def cache_bytes(self) -> NDArray[Any]:
-        return self._backend.cache_bytes()
-
-    def close(self) -> None:
-        self._backend.close()
-
-
-def shape_of(plan: StepPlan) -> StepShape:
-    return StepShape(
-        len(plan.token_ids),
-        len(plan.rows),
-        int(plan.positions.sum()) + len(plan.token_ids),
-        int(plan.positions[plan.starts[1:] - 1].sum()) + len(plan.starts) - 1,
+def make_server(threads: int) -> LoadServer:
+    """An engine with 8 slots, on its default model; its prompts are real text."""
+    backend = default_backend(
+        context_length=PROMPT_TOKENS + max(skewed_lengths()),
+        sequences=SLOTS + 1,
+        threads=threads,
+        step_tokens=STEP_TOKENS,
     )
+    with open_checkpoint(catalog.resolve(catalog.DEFAULT_MODEL)) as checkpoint:
+        tokenizer = load_tokenizer(checkpoint)
+    return LoadServer(backend, tokenizer, SLOTS, RealText().take)
 
 
-class Server:
-    """An engine with 8 slots that serves loads, and a clock for each of their requests."""
-
-    def __init__(self, threads: int) -> None:
-        self.backend = TimedBackend(
-            default_backend(
-                context_length=PROMPT_TOKENS + max(skewed_lengths()),
-                sequences=SLOTS + 1,
-                threads=threads,
-                step_tokens=STEP_TOKENS,
-            )
-        )
-        with open_checkpoint(catalog.resolve(catalog.DEFAULT_MODEL)) as checkpoint:
-            tokenizer = load_tokenizer(checkpoint)
-        self.engine = Engine(self.backend, tokenizer, policy=Policy(sharing=False, slots=SLOTS))
-        self._text = RealText()
-
-    def learn(self, cost: StepCost, seed: int) -> None:
-        """Serves another load, all at once, whose steps `cost` observes."""
-        self.backend.teach(cost)
-        self.serve(jobs_of(skewed_lengths(seed), Arrivals(0), 0.0), Batching.CONTINUOUS)
-        self.backend.teach(None)
-
-    def serve(self, jobs: Sequence[Job], batching: Batching) -> Outcome:
-        """Serves `jobs`, which come in order, each with a prompt that nobody had before."""
-        steps, started = self.backend.steps, perf_counter()
-        served: list[Served] = []
-        if batching is Batching.CONTINUOUS:
-            served = self._serve_together(jobs, started)
-            admit(served, SLOTS)
-        while len(served) < len(jobs):
-            sleep_until(started + jobs[len(served)].arrival)
-            now = perf_counter() - started
-            batch = [job for job in jobs[len(served) :][:SLOTS] if job.arrival <= now]
-            members = self._serve_together(batch, started)
-            for member in members:
-                member.admitted = now
-                member.returned = max(each.last_token for each in members)
-            served += members
-        return Outcome(tuple(served), self.backend.steps - steps)
-
-    def _serve_together(self, jobs: Sequence[Job], started: float) -> list[Served]:
-        """Submits each job when it arrives, and waits for all."""
-        submitted = []
-        for job in jobs:
-            prompt = list(self._text.take(job.prompt))
-            sampling = SamplingParams(max_tokens=job.output, ignore_eos=True)
-            sleep_until(started + job.arrival)
-            now = perf_counter() - started
-            submitted.append((job, now, self.engine.submit(prompt, sampling)[0]))
-        served = []
-        for job, now, stream in submitted:
-            timing = stream.result().timing
-            first = now + timing.prefill_seconds
-            last = first + timing.decode_seconds
-            served.append(Served(job, first_token=first, last_token=last, returned=last))
-        return served
+def learn(server: LoadServer, cost: StepCost, seed: int) -> None:
+    """Serves another load, all at once, whose steps `cost` observes."""
+    server.learn(cost, jobs_of(skewed_lengths(seed), Arrivals(0), 0.0))
 
 
 def jobs_of(lengths: Sequence[int], arrivals: Arrivals, step_seconds: float) -> list[Job]:
     times = arrivals.times(len(lengths), step_seconds, seed=0)
     return [Job(PROMPT_TOKENS, length, time) for length, time in zip(lengths, times, strict=True)]
-
-
-def sleep_until(moment: float) -> None:
-    time.sleep(max(0.0, moment - perf_counter()))
-
-
-def admit(served: Sequence[Served], slots: int) -> None:
-    """Fills in when requests that came in this order were admitted, first come, first served.
-
-    The engine does not tell: with its slots taken, a request gets the one that frees when all but
-    `slots - 1` of those before it have ended.
-    """
-    ends: list[float] = []
-    for each in served:
-        each.admitted = each.job.arrival
-        if len(ends) >= slots:
-            each.admitted = max(each.admitted, ends[len(ends) - slots])
-        insort(ends, each.last_token)
 
 
 def figures(outcome: Outcome) -> dict[str, float]:
@@ -206,10 +94,10 @@ def gains(static: Outcome, continuous: Outcome) -> dict[str, float]:
     return {THROUGHPUT: gain.throughput, **{str(clock): gain.latency[clock] for clock in Clock}}
 
 
-def serve_round(server: Server, cost: StepCost, number: int) -> dict[str, Any]:
+def serve_round(server: LoadServer, cost: StepCost, number: int) -> dict[str, Any]:
     """Learns, simulates and serves once; by arrivals and batching, "simulated" and "served"."""
     neighbours = Neighbours()
-    server.learn(cost, seed=number + 1)
+    learn(server, cost, seed=number + 1)
     lengths = skewed_lengths()
     step_seconds = full_step_seconds(cost.seconds, SLOTS, PROMPT_TOKENS, lengths)
     found: dict[str, Any] = {"step_seconds": step_seconds, "arrivals": {}}
@@ -282,10 +170,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     cost = StepCost()
-    server = Server(arguments.threads)
+    server = make_server(arguments.threads)
     with server.engine:
         for seed in range(WARM_UPS):
-            server.learn(cost, seed=1000 + seed)
+            learn(server, cost, seed=1000 + seed)
         rounds = [serve_round(server, cost, number) for number in range(arguments.rounds)]
     results = {
         "machine": machine(),

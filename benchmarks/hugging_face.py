@@ -1,5 +1,7 @@
 """Write a llama model from a GGUF file as Hugging Face lays it out, in BF16: what vLLM opens.
 
+Its tokenizer stands beside it, for the server.
+
 For speed only: a BF16 copy of rounded weights is no better than they are.
 """
 
@@ -16,6 +18,9 @@ import numpy as np
 import torch
 from gguf.quants import dequantize
 from safetensors.torch import save_file
+
+from farthing.files.checkpoint import open_checkpoint
+from farthing.text.export import export_tokenizer
 
 OUTSIDE_LAYERS = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -35,8 +40,8 @@ IN_A_LAYER = {
 }
 
 
-def write_safetensors(source: Path, target: Path) -> None:
-    """Write a llama model as Hugging Face lays it out: config.json, model.safetensors in BF16."""
+def write_checkpoint(source: Path, target: Path) -> None:
+    """Write config.json, model.safetensors in BF16, tokenizer.json and tokenizer_config.json."""
     reader = gguf.GGUFReader(source)
 
     def field(name: str) -> Any:
@@ -73,7 +78,8 @@ def write_safetensors(source: Path, target: Path) -> None:
         "eos_token_id": reader.fields["tokenizer.ggml.eos_token_id"].contents(),
     }
     partial = target.with_name(f"{target.name}.{os.getpid()}.part")
-    partial.mkdir()
+    with open_checkpoint(source) as checkpoint:
+        export_tokenizer(checkpoint, partial, config["max_position_embeddings"])
     save_file(tensors, partial / "model.safetensors", {"format": "pt"})
     (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     shutil.rmtree(target, ignore_errors=True)

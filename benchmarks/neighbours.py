@@ -1,4 +1,4 @@
-"""Who else used the machine while a number was taken, from what Linux counts."""
+"""Who used the machine while a number was taken, from what Linux counts."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Neighbours:
         ticks = [int(text) for text in Path("/proc/stat").read_text().split(None, 9)[1:9]]
         seconds = [tick / _TICKS for tick in ticks]
         idle = seconds[3] + seconds[4]
-        ours = sum(os.times()[:4]) + (0.0 if self._group is None else _group_seconds(self._group))
+        ours = sum(os.times()[:4]) + (0.0 if self._group is None else group_seconds(self._group))
         return sum(seconds) - idle - ours, sum(seconds)
 
 
-def _group_seconds(group: int) -> float:
+def group_seconds(group: int) -> float:
     """Processor time of all living processes of a process group."""
     seconds = 0.0
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -47,6 +47,12 @@ def _group_seconds(group: int) -> float:
         if int(fields[2]) == group:
             seconds += (int(fields[11]) + int(fields[12])) / _TICKS
     return seconds
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process occupies of the machine's memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def machine() -> dict[str, Any]:

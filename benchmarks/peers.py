@@ -29,8 +29,10 @@ from farthing.backends.ceilings import Ceilings
 from farthing.core import ActivationMode
 from farthing.files import catalog
 from farthing.files.checkpoint import open_checkpoint
+from farthing.forge.patterns import Rule
 from farthing.forge.quantize import quantize
-from hugging_face import write_safetensors
+from farthing.forge.wish import Wish
+from hugging_face import write_checkpoint
 from neighbours import Neighbours, machine
 from points import CASES, FARTHING, POINTS, VLLM, Case, Point
 from table import markdown
@@ -97,18 +99,18 @@ def model_for(case: Case, engine: str, folder: Path) -> Path:
     source = catalog.resolve(case.source)
     folder.mkdir(parents=True, exist_ok=True)
     if engine == VLLM:
-        target = folder / f"{case.source}.safetensors"
+        target = folder / f"{case.source}.hugging-face"
         if not target.exists():
-            write_safetensors(source, target)
+            write_checkpoint(source, target)
         return target
     if case.requantised is None:
         return source
     target = folder / f"{case.source}.{case.requantised}.gguf"
     if not target.exists():
         # llama.cpp's own quantiser leaves embedding and head in 8 bits beside matrices of 4.
-        wide = "Q8_0" if case.requantised == "Q4_0" else None
+        wide = (Rule("embedding,head", "Q8_0"),) if case.requantised == "Q4_0" else ()
         with open_checkpoint(source) as checkpoint:
-            quantize(checkpoint, target, case.requantised, embedding=wide)
+            quantize(checkpoint, target, Wish(case.requantised, wide))
     return target
 
 

@@ -68,12 +68,11 @@ class Load(Point):
 
     @staticmethod
     def of(slots: int, prompts: tuple[tuple[int, ...], ...], lengths: tuple[int, ...]) -> Load:
-        """The load of these requests; raises `ValueError` for prompts of several lengths."""
-        [prompt] = {len(each) for each in prompts}
+        """The load of these requests."""
         return Load(
             name=load_name(slots),
             kind="load",
-            prompt=prompt,
+            prompt=max(map(len, prompts)),
             sequences=len(prompts),
             generated=max(lengths),
             slots=slots,
@@ -103,6 +102,7 @@ class Case:
 
 
 FARTHING, LLAMA, IK, OPENVINO, VLLM = "farthing", "llama.cpp", "ik_llama.cpp", "OpenVINO", "vLLM"
+FARTHING_SERVER = "farthing serve"
 STEP_LOOP = "farthing, steps alone"
 
 CASES = {
@@ -113,23 +113,35 @@ CASES = {
             "SmolLM2-135M Q4_1, as shipped (vLLM: BF16)",
             "smollm2-135m",
             None,
-            (FARTHING, LLAMA, IK, OPENVINO, VLLM),
+            (FARTHING, FARTHING_SERVER, LLAMA, IK, OPENVINO, VLLM),
         ),
         Case(
             "q4_0",
             "SmolLM2-135M Q4_0, head in Q8_0",
             "smollm2-135m",
             "Q4_0",
-            (FARTHING, LLAMA, IK, OPENVINO),
+            (FARTHING, FARTHING_SERVER, LLAMA, IK, OPENVINO),
         ),
-        Case("q8_0", "SmolLM2-135M Q8_0", "smollm2-135m", "Q8_0", (FARTHING, LLAMA, IK, OPENVINO)),
-        Case("bf16", "SmolLM2-135M BF16", "smollm2-135m", "BF16", (FARTHING, LLAMA, IK, VLLM)),
+        Case(
+            "q8_0",
+            "SmolLM2-135M Q8_0",
+            "smollm2-135m",
+            "Q8_0",
+            (FARTHING, FARTHING_SERVER, LLAMA, IK, OPENVINO),
+        ),
+        Case(
+            "bf16",
+            "SmolLM2-135M BF16",
+            "smollm2-135m",
+            "BF16",
+            (FARTHING, FARTHING_SERVER, LLAMA, IK, VLLM),
+        ),
         Case(
             "gemma",
             "Gemma-3-270M Q4_K_M, as shipped",
             "gemma3-270m",
             None,
-            (FARTHING, LLAMA, IK),
+            (FARTHING, FARTHING_SERVER, LLAMA, IK),
         ),
     )
 }

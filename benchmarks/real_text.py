@@ -17,14 +17,14 @@ class RealText:
     """The documentation of Python itself: some 100,000 tokens of the default model.
 
     Pieces are handed out one after another; when the text ends it begins anew a few tokens later,
-    so that no two pieces begin alike by more than chance.
+    so that no two pieces begin alike by more than chance. `tokenizer` is the default model's.
     """
 
     def __init__(self) -> None:
         with open_checkpoint(catalog.resolve(catalog.DEFAULT_MODEL)) as checkpoint:
-            tokenizer = load_tokenizer(checkpoint)
+            self.tokenizer = load_tokenizer(checkpoint)
         text = "\n".join(pydoc_data.topics.topics.values())
-        self._ids = tokenizer.encode(text, add_special_tokens=False)
+        self._ids = self.tokenizer.encode(text, add_special_tokens=False)
         self._next = 0
         self._passes = 0
 
@@ -35,6 +35,10 @@ class RealText:
             self._next = self._passes
         first, self._next = self._next, self._next + tokens
         return tuple(self._ids[first : self._next])
+
+    def text(self, tokens: int) -> str:
+        """The next piece as text, of about so many tokens."""
+        return self.tokenizer.decode(self.take(tokens))
 
     def prompts(self, lengths: Sequence[int]) -> list[tuple[int, ...]]:
         """A piece of each length."""

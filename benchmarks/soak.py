@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from farthing import Engine, SamplingParams
 from farthing.core import FarthingError
 from farthing.files import catalog
+from neighbours import resident_bytes
 from real_text import RealText
 from soak_report import Latencies, Report, Sample, show
 
@@ -177,7 +178,7 @@ class Soak:
             self._report.samples.append(
                 Sample(
                     seconds=time.perf_counter() - started,
-                    resident_bytes=resident_bytes(),
+                    resident_bytes=resident_bytes(os.getpid()),
                     waiting=stats.waiting,
                     running=stats.running,
                 )
@@ -202,12 +203,6 @@ class Soak:
             for name, values in self._times.items()
         }
         return report
-
-
-def resident_bytes() -> int:
-    """What the process occupies of the machine's memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def main() -> None:

@@ -68,13 +68,13 @@ class Report:
 
     @property
     def growth(self) -> int:
-        """Resident bytes: the median of the last quarter of the time less that of the second."""
-        return int(self._median(0.75, 1.0) - self._median(0.25, 0.5))
+        """Resident bytes that came in addition; see `growth`."""
+        return growth(self.samples)
 
     @property
     def most_growth(self) -> int:
         """What still counts as flat."""
-        return max(MOST_GROWTH, int(MOST_GROWTH_SHARE * self._median(0.25, 0.5)))
+        return most_growth(self.samples)
 
     def complaints(self) -> list[str]:
         """What is not as it must be."""
@@ -91,13 +91,22 @@ class Report:
         }
         return [text for text, is_wrong in wrong.items() if is_wrong]
 
-    def _median(self, first: float, last: float) -> float:
-        end = self.samples[-1].seconds
-        return median(
-            sample.resident_bytes
-            for sample in self.samples
-            if first * end <= sample.seconds <= last * end
-        )
+
+def growth(samples: list[Sample]) -> int:
+    """Resident bytes: the median of the last quarter of the time less that of the second."""
+    return int(_median(samples, 0.75, 1.0) - _median(samples, 0.25, 0.5))
+
+
+def most_growth(samples: list[Sample]) -> int:
+    """What still counts as flat."""
+    return max(MOST_GROWTH, int(MOST_GROWTH_SHARE * _median(samples, 0.25, 0.5)))
+
+
+def _median(samples: list[Sample], first: float, last: float) -> float:
+    end = samples[-1].seconds
+    return median(
+        sample.resident_bytes for sample in samples if first * end <= sample.seconds <= last * end
+    )
 
 
 def sparkline(values: list[float], width: int = 60) -> str:

@@ -32,12 +32,12 @@ using OutVector = Array<T, 1>;
 template <class T>
 using OutTable = Array<T, 2>;
 
-using SourceArguments = std::tuple<int, int, float>;          // value, gain, epsilon
+using SourceArguments = std::tuple<int, int, float, float>;   // value, gain, epsilon, fixed scale
 using ProductArguments = std::tuple<int, int>;                // matrix, bias
 using HeadArguments = std::tuple<int, int, int, float, int>;  // matrix, bias, gain, epsilon, rope
 
 Input input_of(const SourceArguments& a) {
-  return {std::get<0>(a), std::get<1>(a), std::get<2>(a)};
+  return {std::get<0>(a), std::get<1>(a), std::get<2>(a), std::get<3>(a)};
 }
 Product product_of(const ProductArguments& a) { return {std::get<0>(a), std::get<1>(a)}; }
 HeadProduct heads_of(const HeadArguments& a) {
@@ -205,9 +205,10 @@ void bind_program(nb::module_& m) {
            nb::arg("sizes"))
       .def_prop_ro("tier", [](const Program& p) { return p.kernels().name; })
       .def("value",
-           [](Program& p, int64_t offset, int width, int stride, bool wanted, int mode) {
+           [](Program& p, int64_t offset, int width, int stride, bool wanted, int mode,
+              float fixed_scale) {
              return p.add_value({offset, width, stride, wanted, mode >= 0,
-                                 mode >= 0 ? static_cast<Mode>(mode) : Mode::FP32});
+                                 mode >= 0 ? static_cast<Mode>(mode) : Mode::FP32, fixed_scale});
            })
       .def("vector",
            [](Program& p, int64_t offset, Vector<float> source) {
@@ -258,14 +259,19 @@ void bind_program(nb::module_& m) {
       .def(
           "row",
           [](Program& p, int kind, std::string label, int a, int b, int output, int gain,
-             int gain_count, int rope, int head_dim, float number) {
-            RowStage::Operands operands{a, b, output, gain, rope, head_dim, number, gain_count};
-            p.add_stage(std::make_unique<RowStage>(static_cast<RowStage::Kind>(kind), operands),
-                        std::move(label));
+             int gain_count, int rope, int head_dim, float number, std::vector<int> columns) {
+            for (int column : columns) {
+              require(column >= 0 && column < p.value(a).width, "a row has no such column");
+            }
+            RowStage::Operands operands{
+                a, b, output, gain, rope, head_dim, number, gain_count, std::move(columns)};
+            p.add_stage(
+                std::make_unique<RowStage>(static_cast<RowStage::Kind>(kind), std::move(operands)),
+                std::move(label));
           },
           nb::arg("kind"), nb::arg("label"), nb::kw_only(), nb::arg("a"), nb::arg("b"),
           nb::arg("output"), nb::arg("gain"), nb::arg("gain_count"), nb::arg("rope"),
-          nb::arg("head_dim"), nb::arg("number"))
+          nb::arg("head_dim"), nb::arg("number"), nb::arg("columns"))
       .def("logits", &Program::set_logits)
       .def("run", &run, nb::arg("token_ids"), nb::arg("positions"), nb::arg("starts"),
            nb::arg("block_tables"), nb::arg("rows"), nb::arg("hidden_rows"),
@@ -291,6 +297,14 @@ void bind_program(nb::module_& m) {
                  {static_cast<size_t>(p.sizes().step_tokens),
                   static_cast<size_t>(p.sizes().hidden_width)},
                  nb::find(&p));
+           })
+      .def("rows_of",
+           [](Program& p, int value) {
+             const Value& v = p.value(value);
+             return nb::ndarray<nb::numpy, const float, nb::ndim<2>>(
+                 p.value_data(value),
+                 {static_cast<size_t>(p.value_rows(value)), static_cast<size_t>(v.width)},
+                 nb::find(&p), {v.stride, 1});
            })
       .def("cache_bytes",
            [](Program& p) {

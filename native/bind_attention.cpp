@@ -15,13 +15,13 @@ namespace farthing {
 namespace {
 
 CacheType cache_type_of(int number) {
-  require(number >= 0 && number <= static_cast<int>(CacheType::INT8),
-          "cache_type: not one of FP32 0, FP16 1, BF16 2, INT8 3");
+  require(number >= 0 && number <= static_cast<int>(CacheType::INT4_KEYS),
+          "cache_type: not one of FP32 0, FP16 1, BF16 2, INT8 3, INT4_KEYS 4");
   return static_cast<CacheType>(number);
 }
 
-void require_pairs(CacheType type, int head_dim) {
-  require(type != CacheType::BF16 || head_dim % 2 == 0, "head_dim is odd: BF16 keys are pairs");
+void require_heads(CacheType type, int head_dim) {
+  require(holds_heads(type, head_dim), "the cache type takes no heads of this head_dim");
 }
 
 void bind_angles(const char* tier, int32_t position, Array<const double, 1> frequencies,
@@ -43,7 +43,7 @@ void bind_cache_write(const char* tier, int cache_type, Array<uint8_t, 1> head_b
                       Array<const float, 1> key, Array<const float, 1> value) {
   CacheType type = cache_type_of(cache_type);
   int head_dim = static_cast<int>(key.size());
-  require_pairs(type, head_dim);
+  require_heads(type, head_dim);
   require(value.size() == key.size(), "cache_write: key and value differ in length");
   require(static_cast<int64_t>(head_block.size()) >= head_block_bytes(type, head_dim),
           "cache_write: head_block is shorter than head_block_bytes");
@@ -70,7 +70,7 @@ void bind_attend_chunk(const char* tier, int cache_type, Array<const float, 3> q
   attention.pool = pool.data();
   attention.block_stride = pool.stride(0);
   attention.block_table = block_table.data();
-  require_pairs(attention.type, attention.head_dim);
+  require_heads(attention.type, attention.head_dim);
   require(attention.queries >= 1 && attention.queries <= kQueryTile && attention.group >= 1,
           "attend_chunk: query must be [1 ... 8 queries][group][head_dim]");
   require(pool.stride(1) == 1 && static_cast<int64_t>(pool.shape(1)) >=

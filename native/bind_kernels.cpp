@@ -72,8 +72,10 @@ void bind_unpack_row(const char* tier, int format, int group, ConstBytes packed,
 }
 
 void bind_prepare(const char* tier, int mode, int rows, int inputs, Bytes memory, int row,
-                  int row_end, int column, ConstRow x, int64_t stride, int count) {
+                  int row_end, int column, ConstRow x, int64_t stride, int count,
+                  float fixed_scale) {
   Prepared prepared = prepared_of(mode, rows, inputs, memory.data(), memory.size());
+  prepared.fixed_scale = fixed_scale;
   require(0 <= row && row < row_end && row_end <= rows, "prepare: no such rows");
   require(column >= 0 && column % kGroup == 0 && column + count <= inputs &&
               (count % kGroup == 0 || column + count == inputs),
@@ -131,7 +133,7 @@ void bind_kernels(nb::module_& m) {
   m.def("unpack_row", bind_unpack_row, "tier"_a, "format"_a, "group"_a, "packed"_a, "outputs"_a,
         "inputs"_a, "output"_a, "out"_a.noconvert());
   m.def("prepare", bind_prepare, "tier"_a, "mode"_a, "rows"_a, "inputs"_a, "memory"_a.noconvert(),
-        "row"_a, "row_end"_a, "column"_a, "x"_a, "stride"_a, "count"_a);
+        "row"_a, "row_end"_a, "column"_a, "x"_a, "stride"_a, "count"_a, "fixed_scale"_a);
   m.def("linear", bind_linear, "tier"_a, "format"_a, "group"_a, "packed"_a, "outputs"_a, "inputs"_a,
         "mode"_a, "rows"_a, "memory"_a, "row"_a, "row_end"_a, "tile"_a, "tile_end"_a,
         "out"_a.noconvert(), "stride"_a);

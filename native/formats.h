@@ -191,7 +191,7 @@ FARTHING_FOLDED int64_t stored_row_bytes(Format format, int64_t group, int64_t i
 
 // Rows of activations in the form that a product takes. `inputs` is padded to whole groups, the
 // padding is zero. INT8: code = round(x / scale), scale = max|x| / 127 over each group (0 for a
-// group of zeros).
+// group of zeros), or the fixed one for all, codes then clamped to 127 either way.
 struct Prepared {
   Mode mode;
   int32_t inputs;  // padded
@@ -201,6 +201,7 @@ struct Prepared {
   float* scaled_sum;           // [rows][groups], scale * sum of the group's codes
   int32_t* negative_sum;       // [rows][groups], - sum of the group's codes
   int32_t* negative_half_sum;  // [rows][groups][2], - sums of each half's sixteen codes
+  float fixed_scale;           // 0: each group has its own
 
   FARTHING_FOLDED int groups() const { return inputs / kGroup; }
 };
@@ -225,7 +226,7 @@ FARTHING_FOLDED int64_t prepared_bytes(Mode mode, int64_t rows, int64_t inputs) 
 [[gnu::always_inline]] inline Prepared lay_prepared(Mode mode, int64_t rows, int64_t inputs,
                                                     uint8_t* memory) {
   int64_t padded = round_up(inputs, kGroup);
-  Prepared p{mode, static_cast<int32_t>(padded), memory, nullptr, nullptr, nullptr, nullptr};
+  Prepared p{mode, static_cast<int32_t>(padded), memory, nullptr, nullptr, nullptr, nullptr, 0.0f};
   if (mode == Mode::INT8) {
     int64_t plane = prepared_plane_bytes(rows, inputs);
     uint8_t* next = memory + round_up(rows * padded, 64);

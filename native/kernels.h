@@ -16,16 +16,30 @@ namespace farthing {
 constexpr int kBlock = 32;   // token positions in a block of the cache
 constexpr int kChunk = 256;  // positions whose attention is summed as one unit
 
-enum class CacheType : int32_t { FP32, FP16, BF16, INT8 };
+enum class CacheType : int32_t { FP32, FP16, BF16, INT8, INT4_KEYS };
 
 // One KV head's part of a block, of the cache's element type: keys [head_dim][32 positions], then
 // values [32][head_dim]. BF16 keeps pairs, for dot products: keys [head_dim / 2][32][2], values
 // [16][head_dim][2], so that head_dim is even. INT8 adds [32] fp32 key scales and [32] fp32 value
-// scales.
+// scales. INT4_KEYS has keys [head_dim / 2][32] bytes, of which the lower half is the even
+// dimension, and values and scales as INT8, but for the key scales, which are fp16; its keys and
+// queries are rotated (kernels/rotate.inl), so that head_dim is a power of two.
 constexpr int64_t head_block_bytes(CacheType type, int64_t head_dim) {
+  if (type == CacheType::INT4_KEYS) {
+    return round_up(kBlock * head_dim / 2 + kBlock * head_dim + kBlock * (2 + 4), 64);
+  }
   int64_t element = type == CacheType::FP32 ? 4 : type == CacheType::INT8 ? 1 : 2;
   int64_t scales = type == CacheType::INT8 ? 2 * kBlock * 4 : 0;
   return round_up(2 * kBlock * head_dim * element + scales, 64);
+}
+
+constexpr int kMostRotated = 1024;  // dimensions of a head
+
+// Whether a cache can hold heads of so many dimensions.
+constexpr bool holds_heads(CacheType type, int64_t head_dim) {
+  if (type == CacheType::BF16) return head_dim % 2 == 0;
+  if (type != CacheType::INT4_KEYS) return true;
+  return 2 <= head_dim && head_dim <= kMostRotated && (head_dim & (head_dim - 1)) == 0;
 }
 
 // The queries of one sequence that share one KV head: `queries` consecutive tokens, `group` heads

@@ -67,6 +67,7 @@ void Program::pack(int matrix, int output, int count, const uint8_t* source) {
 }
 
 int Program::add_cache(const Cache& cache) {
+  require(holds_heads(cache_type_, cache.head_dim), "the cache cannot hold heads of this size");
   caches_.push_back(cache);
   return static_cast<int>(caches_.size()) - 1;
 }
@@ -148,6 +149,8 @@ void Program::run(const Step& step, const SampledRows* sampled, float* logits) {
   index_tokens(step);
   start_phases();
   team_.offer([&](int thread) { work(thread, step, sampled); });
+  last_tokens_ = step.tokens;
+  last_wanted_ = step.wanted;
   if (logits == nullptr) return;
   const Value& value = values_[logits_];
   for (int row = 0; row < step.wanted; ++row) {
@@ -211,7 +214,9 @@ float* Worker::row(int value, int row) const {
 Prepared Worker::prepared(int value) const {
   const Value& v = program.values_[value];
   const int most = v.wanted ? program.sizes_.step_rows : program.sizes_.step_tokens;
-  return lay_prepared(v.mode, most, v.width, program.arena_.data() + v.offset);
+  Prepared prepared = lay_prepared(v.mode, most, v.width, program.arena_.data() + v.offset);
+  prepared.fixed_scale = v.fixed_scale;
+  return prepared;
 }
 
 Prepared Worker::private_prepared(Mode mode, int inputs) const {

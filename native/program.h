@@ -50,6 +50,7 @@ struct Value {
   bool wanted;  // one row per wanted row instead of one per token
   bool is_prepared;
   Mode mode;  // of prepared rows
+  float fixed_scale;
 };
 
 struct Sizes {
@@ -136,6 +137,12 @@ class Program {
 
   // Hidden states of the last step's `hidden_rows`, [H][hidden_width].
   float* hidden_data() const { return reinterpret_cast<float*>(arena_.data() + sizes_.hidden); }
+  // The last step's rows of a value that is not stored prepared, `stride` apart; their number.
+  const Value& value(int index) const { return values_.at(index); }
+  const float* value_data(int index) const {
+    return reinterpret_cast<const float*>(arena_.data() + value(index).offset);
+  }
+  int value_rows(int index) const { return value(index).wanted ? last_wanted_ : last_tokens_; }
   uint8_t* cache_data() const { return cache_.data(); }
   const uint8_t* weight_data() const { return weights_.data(); }
   const Sizes& sizes() const { return sizes_; }
@@ -169,6 +176,7 @@ class Program {
   std::vector<QueryTile> query_tiles_;               // of this step
   std::vector<int32_t> token_sequence_;              // of this step
   int logits_ = -1;
+  int last_tokens_ = 0, last_wanted_ = 0;  // of the last step
   bool reverse_merges_ = false;
   bool profiling_ = false;
   std::vector<double> stage_seconds_;

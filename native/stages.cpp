@@ -35,6 +35,7 @@ class Source {
       if (!wanted[mode]) continue;
       prepared_[mode] = is_private ? worker.private_prepared(static_cast<Mode>(mode), value.width)
                                    : worker.shared_prepared(static_cast<Mode>(mode), value.width);
+      prepared_[mode].fixed_scale = input.fixed_scale;
     }
     auto prepare_row = [&](int row) {
       const float* x = worker.row(input.value, row);
@@ -315,6 +316,13 @@ void RowStage::row(const Worker& worker, int row) const {
         kernels.rope(out + column, worker.cosines(o.rope, row), worker.sines(o.rope, row),
                      worker.rope(o.rope).count());
       }
+      break;
+    case Kind::Columns:
+      for (size_t i = 0; i < o.columns.size(); ++i) out[i] = a[o.columns[i]];
+      break;
+    case Kind::ZeroColumns:
+      if (out != a) std::memcpy(out, a, sizeof(float) * width);
+      for (int column : o.columns) out[column] = 0.0f;
       break;
     case Kind::Rows:
       break;

@@ -26,7 +26,9 @@ TIERS: list[str] = _native.available_tiers()
 
 BLOCK = 32
 CHUNK = 256
-CACHE_TYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3}
+CACHE_TYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "int8": 3, "int4-keys": 4}
+CODED = ("int8", "int4-keys")
+"""Those in which a NaN need not stay one."""
 # Read as a block's number it lies terabytes before the pool: a kernel that reads it dies.
 NO_BLOCK = -(2**31)
 
@@ -44,13 +46,54 @@ def int8_codes(x: Floats) -> tuple[NDArray[np.int8], Floats]:
     return np.clip(np.rint(x / divisor), -127, 127).astype(np.int8), scale
 
 
-def round_to_cache(cache_type: str, x: Floats) -> NDArray[np.float64]:
-    """What the cache holds of x [..., head_dim]."""
+def head_size(cache_type: str, head_dim: int) -> int:
+    """The largest head up to `head_dim` that the cache takes: rotated ones are powers of two."""
+    return 1 << head_dim.bit_length() - 1 if cache_type == "int4-keys" else head_dim
+
+
+def rotated(x: Floats) -> Floats:
+    """The last axis times the normalised Hadamard matrix, in float32 and the kernels' order."""
+    count = x.shape[-1]
+    x = x * (np.float32(1) / np.sqrt(np.float32(count)))
+    half = 1
+    while half < count:
+        pairs = x.reshape(*x.shape[:-1], count // (2 * half), 2, half)
+        first, second = pairs[..., 0, :], pairs[..., 1, :]
+        x = np.stack([first + second, first - second], axis=-2).reshape(x.shape)
+        half *= 2
+    return x
+
+
+def int4_codes(x: Floats) -> tuple[NDArray[np.uint8], NDArray[np.float16]]:
+    """Codes 0 ... 15 and scales of rotated keys, one scale for the last axis."""
+    scale = (np.abs(x).max(axis=-1) / np.float32(8)).astype(np.float16)
+    divisor = np.where(scale > 0, scale, np.float16(1)).astype(np.float32)[..., None]
+    return np.clip(np.rint(x / divisor + np.float32(7.5)), 0, 15).astype(np.uint8), scale
+
+
+def int4_numbers(codes: NDArray[np.uint8], scale: NDArray[np.float16]) -> NDArray[np.float64]:
+    """What codes and scales of `int4_codes` stand for."""
+    return (codes - 7.5) * scale.astype(np.float64)[..., None]
+
+
+def keys_in_cache(cache_type: str, keys: Floats) -> NDArray[np.float64]:
+    """What a plain query's products are with: int4 keys are rotated back."""
+    if cache_type != "int4-keys":
+        return values_in_cache(cache_type, keys)
+    codes, scale = int4_codes(rotated(keys))
+    size = keys.shape[-1]
+    shared = np.bitwise_and.outer(np.arange(size), np.arange(size))
+    hadamard = np.where(np.bitwise_count(shared) % 2, -1.0, 1.0) / np.sqrt(size)
+    return int4_numbers(codes, scale) @ hadamard
+
+
+def values_in_cache(cache_type: str, x: Floats) -> NDArray[np.float64]:
+    """What the cache holds of values [..., head_dim], and of keys that are not rotated."""
     if cache_type == "fp16":
         return x.astype(np.float16).astype(np.float64)
     if cache_type == "bf16":
         return round_bf16(x).astype(np.float64)
-    if cache_type == "int8":
+    if cache_type in CODED:
         codes, scale = int8_codes(x)
         return codes.astype(np.float64) * scale[..., None]
     return x.astype(np.float64)

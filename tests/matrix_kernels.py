@@ -161,6 +161,7 @@ class Prepared:
         x: Floats,
         columns: list[int] | None = None,
         row_cuts: list[int] | None = None,
+        fixed_scale: float = 0.0,
     ) -> Prepared:
         """`columns` and `row_cuts`: where one call ends and the next begins."""
         rows, inputs = x.shape
@@ -171,7 +172,7 @@ class Prepared:
                     part = np.ascontiguousarray(x[row:row_end]).reshape(-1)[column:]
                     kernels.prepare(
                         tier, number, rows, inputs, memory, row, row_end, column, part, inputs,
-                        end - column,
+                        end - column, float(fixed_scale),
                     )  # fmt: skip
         return cls(mode, rows, inputs, memory)
 

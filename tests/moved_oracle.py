@@ -19,12 +19,25 @@ from native_steps import relative_error
 
 def _half_step(x: torch.Tensor, mode: ActivationMode | KVDtype, group: int) -> torch.Tensor:
     """Half the distance between neighbouring codes around each number of x (T, width)."""
+    if mode is KVDtype.INT4_KEYS:
+        # Half a step is a sixteenth of the largest rotated number, and as large a noise, evenly
+        # spread, is as large when it is rotated back.
+        runs = x.detach().reshape(len(x), -1, group)
+        rotated = runs @ _hadamard(group)
+        return (rotated.abs().amax(-1, keepdim=True) / 16).expand_as(runs).reshape(x.shape)
     if mode.value == "int8":
         runs = x.detach().reshape(len(x), -1, group)
         step = runs.abs().amax(-1, keepdim=True) / 127
         return (step / 2).expand_as(runs).reshape(x.shape)
     bits = {"bf16": 8, "fp16": 11, "fp32": 24}[mode.value]
     return x.detach().abs() * 2.0**-bits
+
+
+def _hadamard(size: int) -> torch.Tensor:
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
+    return matrix / size**0.5
 
 
 @contextmanager
@@ -44,7 +57,10 @@ def moved_oracle(
     def attend(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **attributes: int
     ) -> torch.Tensor:
-        key, value = (moved(x, kv_dtype, head_dim) for x in (key, value))
+        key_dtype = value_dtype = kv_dtype
+        if kv_dtype is KVDtype.INT4_KEYS:
+            value_dtype = KVDtype.INT8
+        key, value = moved(key, key_dtype, head_dim), moved(value, value_dtype, head_dim)
         return plain_attend(query, key, value, **attributes)
 
     plain_attend = oracle_module.attend

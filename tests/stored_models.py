@@ -12,13 +12,13 @@ import tiny
 from farthing.core import StoredTensor
 from farthing.models.load import Model
 from farthing.models.registry import for_gguf
-from farthing.quant.formats import WRITABLE_FORMATS, encode
+from farthing.quant.formats import encode
 from native_steps import model_at
 
 
 @cache
 def stored_model(format_name: str) -> Model:
-    """A llama of three layers. Formats that cannot be written have random codes."""
+    """A llama of three layers, all of its matrices in the format."""
     small = model_at(tiny.shared("llama3"))
     config = dataclasses.replace(small.config, hidden_size=256, intermediate_size=512, heads=16)
     program = for_gguf("llama", "").build(config)
@@ -59,22 +59,5 @@ def _tensor(
         gains = 1 + 0.2 * rng.normal(0, 1, shape).astype(np.float32)
         return StoredTensor(name, "F32", shape, gains.view(np.uint8))
     size = 1 / 3 if name.startswith("embedding") else shape[1] ** -0.5
-    if format_name in WRITABLE_FORMATS:
-        data = encode(rng.normal(0, size, shape).astype(np.float32), format_name)
-    else:
-        data = _random_blocks(format_name, shape, size, rng)
+    data = encode(rng.normal(0, size, shape).astype(np.float32), format_name)
     return StoredTensor(name, format_name, shape, data)
-
-
-def _random_blocks(
-    format_name: str, shape: tuple[int, ...], size: float, rng: np.random.Generator
-) -> np.ndarray:
-    """Any codes, under scales that give the weights a mean of about 0 and the wanted size."""
-    outputs, inputs = shape
-    rows = stored_rows.source_rows(format_name, outputs, inputs, rng)
-    block = stored_rows.BLOCKS[format_name]
-    middle = {"Q4_K": 7.5, "Q5_K": 15.5, "Q2_K": 1.5}.get(format_name)
-    halves = np.array([1, middle][: block.halves])
-    plain = stored_rows.with_scales(format_name, rows, inputs, halves)
-    halves = halves * size / stored_rows.dequantised(format_name, plain, inputs).std()
-    return stored_rows.with_scales(format_name, rows, inputs, halves).reshape(-1)

@@ -13,8 +13,9 @@ import gguf
 import numpy as np
 
 from farthing.core import StoredTensor
-from farthing.files.formats import OWN_FORMATS, stored_bytes
-from farthing.quant.formats import decode
+from farthing.files import formats
+from farthing.files.formats import stored_bytes
+from farthing.quant.formats import decode, packable
 from farthing.quant.nf4 import NF4_LEVELS
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ BLOCKS = {
     "Q3_K": Block(256, 110, 1, 108, (0, 96), (96, 108), (0x11,) * 8 + (0xAA,) * 4),
 }
 FLOAT_FORMATS = ["F32", "F16", "BF16"]
+# Those that are packed as they are stored.
+OWN_FORMATS = {n: each for n, each in formats.OWN_FORMATS.items() if n != "NF4_B64_DOUBLE"}
 STORED_FORMATS = [*FLOAT_FORMATS, *BLOCKS, *OWN_FORMATS]
 
 
@@ -127,8 +130,8 @@ def with_unit_scales(name: str, rows: Bytes, inputs: int) -> Bytes:
 
 def dequantised(name: str, rows: Bytes, inputs: int) -> Floats:
     """[outputs, inputs] float32: what the rows stand for."""
-    if name in OWN_FORMATS:
-        return decode(StoredTensor("rows", name, (len(rows), inputs), rows.reshape(-1)))
+    if name in formats.OWN_FORMATS:
+        return decode(_tensor(name, rows, inputs))
     return np.asarray(gguf.quants.dequantize(rows, gguf.GGMLQuantizationType[name]), np.float32)
 
 
@@ -136,6 +139,9 @@ def multiplied(name: str, rows: Bytes, inputs: int) -> NDArray[np.float64]:
     """What a product with int8 activations takes the rows for: NF4's levels have 8 bits there."""
     if not name.startswith("NF4"):
         return dequantised(name, rows, inputs).astype(np.float64)
+    if name == "NF4_B64_DOUBLE":
+        rows = packable(_tensor(name, rows, inputs)).reshape(len(rows), -1)
+        return multiplied("NF4_B64", rows, inputs)
     # With a scale of one, the levels themselves.
     levels = dequantised(name, with_scales(name, rows, inputs, np.float32(1)), inputs)
     nearest = np.rint(NF4_LEVELS * np.float32(127))
@@ -143,6 +149,10 @@ def multiplied(name: str, rows: Bytes, inputs: int) -> NDArray[np.float64]:
     absmax = scale_bytes(name, rows, inputs)[:, 0].view(np.float16).astype(np.float32)
     scales = np.repeat(absmax * np.float32(1 / 127), OWN_FORMATS[name].group, axis=1)[:, :inputs]
     return codes.astype(np.float64) * scales
+
+
+def _tensor(name: str, rows: Bytes, inputs: int) -> StoredTensor:
+    return StoredTensor("rows", name, (len(rows), inputs), rows.reshape(-1))
 
 
 def magnitudes(name: str, rows: Bytes, inputs: int) -> NDArray[np.float64]:

@@ -1,29 +1,42 @@
 // Attention over the paged cache, in chunks of 256 positions whose partial sums are merged in
 // order.
+// clang-format off: each of these needs those above it.
+#include "rotate.inl"
 #include "attend_cache.inl"
 #include "attend_rope.inl"
 #include "attend_tile.inl"
 #include "attend_values.inl"
+// clang-format on
 
 // A row of a query as factors, times `scale`.
-template <class Cache>
+template <class Keys>
 void prepare_query(const float* query, int head_dim, float scale, uint8_t* factors) {
-  constexpr int kWidth = kLanes * Cache::kStep;
-  for (int i = 0; i < head_dim; i += kWidth, factors += kLanes * Cache::kFactorBytes) {
-    Float x[Cache::kStep];
+  constexpr int kWidth = kLanes * Keys::kStep;
+  for (int i = 0; i < head_dim; i += kWidth, factors += kLanes * Keys::kFactorBytes) {
+    Float x[Keys::kStep];
 #pragma GCC unroll 2
-    for (int j = 0; j < Cache::kStep; ++j) {
+    for (int j = 0; j < Keys::kStep; ++j) {
       int at = i + j * kLanes;
       Float part = i + kWidth <= head_dim ? load(query + at)
                                           : load_first(query + at, clamp_lanes(head_dim - at));
       x[j] = mul(part, set1(scale));
     }
-    auto prepared = Cache::factors(x);
+    auto prepared = Keys::factors(x);
     if (i + kWidth <= head_dim)
       memcpy(factors, &prepared, sizeof prepared);
     else
-      memcpy(factors, &prepared, (head_dim - i) / Cache::kStep * Cache::kFactorBytes);
+      memcpy(factors, &prepared, (head_dim - i) / Keys::kStep * Keys::kFactorBytes);
   }
+}
+
+// As above for keys that are rotated, whose factors are the rotated query's numbers.
+void rotate_query(const float* query, int head_dim, float scale, uint8_t* factors) {
+  float* rotated = reinterpret_cast<float*>(factors);
+  for (int i = 0; i < head_dim; i += kLanes) {
+    int n = clamp_lanes(head_dim - i);
+    store_first(rotated + i, mul(load_first(query + i, n), set1(scale)), n);
+  }
+  rotate(rotated, head_dim);
 }
 
 // Where the blocks of a tile lie that ends before row_end, and what will be read after them.
@@ -75,9 +88,12 @@ void attend_tile(const Attention& attention, int chunk, int row, int row_end, fl
     int head = (row + r) % attention.group;
     // As long as there are no sums, their place is the query's.
     auto* factors = reinterpret_cast<uint8_t*>(sums + r * stride);
-    prepare_query<Cache>(
-        attention.query + query * attention.query_stride + static_cast<int64_t>(head) * head_dim,
-        head_dim, attention.scale * kLog2E, factors);
+    const float* numbers =
+        attention.query + query * attention.query_stride + static_cast<int64_t>(head) * head_dim;
+    if constexpr (Cache::Keys::kRotated)
+      rotate_query(numbers, head_dim, attention.scale * kLog2E, factors);
+    else
+      prepare_query<typename Cache::Keys>(numbers, head_dim, attention.scale * kLog2E, factors);
     tile.query[r] = factors;
     int64_t end = static_cast<int64_t>(attention.first_position) + query + 1;
     int64_t begin = attention.window > 0 ? end - attention.window : 0;
@@ -112,16 +128,8 @@ void attend_tiles(const Attention& attention, int chunk, float* partial) {
 }
 
 void attend_chunk(const Attention& attention, int chunk, float* partial) {
-  switch (attention.type) {
-    case CacheType::FP32:
-      return attend_tiles<CacheFp32>(attention, chunk, partial);
-    case CacheType::FP16:
-      return attend_tiles<CacheFp16>(attention, chunk, partial);
-    case CacheType::BF16:
-      return attend_tiles<CacheBf16>(attention, chunk, partial);
-    case CacheType::INT8:
-      return attend_tiles<CacheInt8>(attention, chunk, partial);
-  }
+  with_cache(attention.type,
+             [&](auto cache) { attend_tiles<decltype(cache)>(attention, chunk, partial); });
 }
 
 // With M the larger of the two maxima: state * 2^(its maximum - M) + partial * 2^(its - M).

@@ -15,7 +15,10 @@ template <class Cache>
 constexpr int score_vectors(int rows) {
   // Few rows wait for memory, which gives more where a step reads two lines than where it reads
   // four.
-  return kRegisters >= 32 ? (rows <= 3 ? 4 / Cache::kStep : 4) : rows == 1 ? 4 : rows == 2 ? 2 : 1;
+  return kRegisters >= 32 ? (rows <= 3 ? 4 / Cache::Keys::kStep : 4)
+         : rows == 1      ? 4
+         : rows == 2      ? 2
+                          : 1;
 }
 constexpr int value_vectors(int rows) {
   return kRegisters >= 32 ? (rows <= 3 ? 8 : 4) : rows == 1 ? 4 : rows == 2 ? 2 : 1;
@@ -26,7 +29,7 @@ constexpr int value_vectors(int rows) {
 // products are fast, further ahead is more than memory takes requests for.
 constexpr int kMostAhead = 2;
 template <class Cache>
-constexpr int kAhead = kRegisters >= 32 ? kMostAhead / Cache::kStep : kMostAhead;
+constexpr int kAhead = kRegisters >= 32 ? kMostAhead / Cache::Values::kStep : kMostAhead;
 
 struct Tile {
   int rows, head_dim;
@@ -64,11 +67,12 @@ FARTHING_INLINE void prefetch_bytes(const void* p) {
 // scores[row][position] = query . key, for `Vectors` vectors of positions from `position` on.
 template <class Cache, int Rows, int Vectors>
 void score_positions(Tile& tile, int position) {
+  using Keys = typename Cache::Keys;
   constexpr int kBlocks = (Vectors + kBlockVectors - 1) / kBlockVectors;
-  constexpr int64_t kKeyStride = kBlock * Cache::kStep;
-  constexpr int64_t kKeyBytes = kKeyStride * sizeof(typename Cache::Element);
+  constexpr int64_t kKeyStride = kBlock * Keys::kTogether;
+  constexpr int64_t kKeyBytes = kKeyStride * sizeof(typename Keys::Element);
   const uint8_t* query[Rows];
-  const typename Cache::Element* keys[Vectors];
+  const typename Keys::Element* keys[Vectors];
   const uint8_t* ahead[kBlocks];
   Float sums[Rows][Vectors];
 #pragma GCC unroll 8
@@ -80,23 +84,23 @@ void score_positions(Tile& tile, int position) {
 #pragma GCC unroll 8
   for (int v = 0; v < Vectors; ++v) {
     int at = position + v * kLanes;
-    keys[v] = keys_of<Cache>(tile.blocks[at / kBlock]) + at % kBlock * Cache::kStep;
+    keys[v] = keys_of<Cache>(tile.blocks[at / kBlock]) + at % kBlock * Keys::kTogether;
   }
 #pragma GCC unroll 8
   for (int b = 0; b < kBlocks; ++b)
     ahead[b] = tile.parts[position / kBlock - tile.block + b +
                           (kBlocks > kAhead<Cache> ? kBlocks : kAhead<Cache>)];
 
-  const int64_t steps = tile.head_dim / Cache::kStep;
+  const int64_t steps = tile.head_dim / Keys::kStep;
   for (int64_t d = 0; d < steps; ++d) {
 #pragma GCC unroll 8
     for (int b = 0; b < kBlocks; ++b) prefetch_bytes<kKeyBytes>(ahead[b] + d * kKeyBytes);
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      auto key = Cache::read(keys[v] + d * kKeyStride);
+      auto key = Keys::read(keys[v] + d * kKeyStride);
 #pragma GCC unroll 8
       for (int r = 0; r < Rows; ++r)
-        sums[r][v] = Cache::multiply_add(sums[r][v], key, query[r] + d * Cache::kFactorBytes);
+        sums[r][v] = Keys::multiply_add(sums[r][v], key, query[r] + d * Keys::kFactorBytes);
     }
   }
 
@@ -104,12 +108,13 @@ void score_positions(Tile& tile, int position) {
   for (int v = 0; v < Vectors; ++v) {
     int at = position + v * kLanes;
     Float scale = zero();
-    if constexpr (Cache::kScaled)
-      scale = load(key_scales_of(tile.blocks[at / kBlock], tile.head_dim) + at % kBlock);
+    if constexpr (Keys::kScaled)
+      scale = Keys::load_scales(key_scales_of<Cache>(tile.blocks[at / kBlock], tile.head_dim) +
+                                at % kBlock);
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
       Float score = sums[r][v];
-      if constexpr (Cache::kScaled) score = mul(score, scale);
+      if constexpr (Keys::kScaled) score = mul(score, scale);
       store(tile.scores + r * kChunk + at, score);
     }
   }
@@ -142,7 +147,7 @@ FARTHING_INLINE int clamp_lanes(int count) {
 
 // Factors come in whole vectors: the positions that a row's weights are made for.
 template <class Cache>
-constexpr int kWeightPositions = kLanes * Cache::kStep;
+constexpr int kWeightPositions = kLanes * Cache::Values::kStep;
 
 // Hides the scores of what a row may not see, and returns the largest of the others.
 template <class Cache>
@@ -164,7 +169,7 @@ float mask_scores(Tile& tile, int row) {
   Float largest = set1(kNever);
   for (int i = first; i <= last; i += kWidth) {
     Float part = load(scores + i);
-    if constexpr (Cache::kStep == 2) part = max(part, load(scores + i + kLanes));
+    if constexpr (Cache::Values::kStep == 2) part = max(part, load(scores + i + kLanes));
     largest = max(largest, part);
   }
   return reduce_max(largest);
@@ -175,21 +180,24 @@ float mask_scores(Tile& tile, int row) {
 // that a mean of equal values is that value. Returns it.
 template <class Cache>
 float weigh(Tile& tile, int row, float largest) {
+  using Values = typename Cache::Values;
   constexpr int kWidth = kWeightPositions<Cache>;
   float* scores = tile.scores + row * kChunk;
   uint8_t* weights = reinterpret_cast<uint8_t*>(scores);
   Float sum = zero();
   for (int i = tile.from[row] / kWidth * kWidth; i < tile.to[row]; i += kWidth) {
-    Float weight[Cache::kStep];
+    Float weight[Values::kStep];
 #pragma GCC unroll 2
-    for (int j = 0; j < Cache::kStep; ++j)
+    for (int j = 0; j < Values::kStep; ++j)
       weight[j] = exp2_below(sub(load(scores + i + j * kLanes), set1(largest)));
-    auto factors = Cache::factors(weight);
-    sum = Cache::add_factors(sum, factors);
-    if constexpr (Cache::kScaled)
+    auto factors = Values::factors(weight);
+    sum = Values::add_factors(sum, factors);
+    if constexpr (Values::kScaled)
       factors =
-          mul(factors, load(value_scales_of(tile.blocks[i / kBlock], tile.head_dim) + i % kBlock));
-    memcpy(weights + i / Cache::kStep * Cache::kFactorBytes, &factors, sizeof factors);
+          mul(factors,
+              Values::load_scales(value_scales_of<Cache>(tile.blocks[i / kBlock], tile.head_dim) +
+                                  i % kBlock));
+    memcpy(weights + i / Values::kStep * Values::kFactorBytes, &factors, sizeof factors);
   }
   return reduce_add(sum);
 }

@@ -1,11 +1,11 @@
 // The third phase of a tile: weighted sums of values.
 
 // The elements that the first `count` sums multiply; the rest are zero, and not touched in memory.
-template <class Cache>
-FARTHING_INLINE typename Cache::Vector read_first(const typename Cache::Element* p, int count) {
-  typename Cache::Element elements[kLanes * Cache::kStep] = {};
-  for (int i = 0; i < count * Cache::kStep; ++i) elements[i] = p[i];
-  return Cache::read(elements);
+template <class Values>
+FARTHING_INLINE typename Values::Vector read_first(const typename Values::Element* p, int count) {
+  typename Values::Element elements[kLanes * Values::kStep] = {};
+  for (int i = 0; i < count * Values::kStep; ++i) elements[i] = p[i];
+  return Values::read(elements);
 }
 
 // Which of a pair's positions the rows see; the other's value is taken for zero.
@@ -27,7 +27,8 @@ struct OddOnly {
 template <class Cache, int Rows, int Vectors, bool Whole>
 void add_values(const Tile& tile, const uint8_t* weights, int column, int width, int from, int to,
                 float* sums, int64_t stride) {
-  constexpr int kStep = Cache::kStep;
+  using Values = typename Cache::Values;
+  constexpr int kStep = Values::kStep;
   const int64_t head_dim = tile.head_dim;
   Float sum[Rows][Vectors];
 #pragma GCC unroll 8
@@ -44,16 +45,16 @@ void add_values(const Tile& tile, const uint8_t* weights, int column, int width,
   auto values_at = [&](int position) __attribute__((always_inline)) {
     return values_of<Cache>(tile.blocks[position / kBlock], head_dim) + offset_of(position);
   };
-  auto add_step = [&](auto mask, const typename Cache::Element* values,
+  auto add_step = [&](auto mask, const typename Values::Element* values,
                       int position) __attribute__((always_inline)) {
-    const uint8_t* factors = weights + position / kStep * Cache::kFactorBytes;
+    const uint8_t* factors = weights + position / kStep * Values::kFactorBytes;
 #pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      auto value = decltype(mask)::seen(Whole ? Cache::read(values + v * kLanes * kStep)
-                                              : read_first<Cache>(values, width));
+      auto value = decltype(mask)::seen(Whole ? Values::read(values + v * kLanes * kStep)
+                                              : read_first<Values>(values, width));
 #pragma GCC unroll 8
       for (int r = 0; r < Rows; ++r)
-        sum[r][v] = Cache::multiply_add(sum[r][v], value, factors + r * kChunk * sizeof(float));
+        sum[r][v] = Values::multiply_add(sum[r][v], value, factors + r * kChunk * sizeof(float));
     }
   };
   if constexpr (kStep == 2) {
@@ -120,7 +121,7 @@ void sum_rows(const Tile& tile, int row, int row_end, int from, int to, float* s
 // all see, then the end. Where queries differ these meet between pairs, never within one.
 template <class Cache>
 void sum_tile(const Tile& tile, float* sums, int64_t stride) {
-  constexpr int kStep = Cache::kStep;
+  constexpr int kStep = Cache::Values::kStep;
   const int last = tile.rows - 1;
   int from = tile.from[last], to = tile.to[0];
   if (from != tile.from[0]) from = (from + kStep - 1) / kStep * kStep;

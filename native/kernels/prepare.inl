@@ -41,18 +41,31 @@ FARTHING_INLINE Int largest_magnitudes(const GroupBatch& batch, int count) {
   return reduce_max_each(magnitudes);
 }
 
-// scale = max|x| / 127, code = round(x * (127 / max|x|)), halves to even. A group that holds an
-// infinity or a NaN has a scale like it, which every product with the group shows.
-template <bool Whole>
+// x / scale, what is not finite taken for zero, to be rounded: within 127 either way.
+FARTHING_INLINE Float clamped_quotient(Float x, Float scale) {
+  // An infinity or a NaN is not below infinity.
+  Float finite = where_less(abs(x), set1(__builtin_inff()), x, zero());
+  return max(min(div(finite, scale), set1(127.0f)), set1(-127.0f));
+}
+
+// scale = max|x| / 127, code = round(x * (127 / max|x|)), halves to even; or with the fixed scale
+// code = round(x / scale). A group that holds an infinity or a NaN has a scale like it, which every
+// product with the group shows.
+template <bool Whole, bool Fixed>
 void quantise_groups(const Prepared& prepared, const GroupBatch& batch, int count) {
   Int bits = largest_magnitudes<Whole>(batch, count);
   bool finite = reduce_max_int(bits) < 0x7f800000;
   Float largest = as_float(bits), smallest = set1(kSmallestMagnitude);
-  Float scale = where_less(largest, smallest, zero(), div(largest, set1(127.0f)));
-  Float inverse = div(set1(127.0f), largest);
-  inverse = where_less(largest, set1(__builtin_inff()), inverse, zero());
+  Float scale, fixed = set1(prepared.fixed_scale);
   float inverses[kLanes];
-  store(inverses, where_less(largest, smallest, zero(), inverse));
+  if constexpr (Fixed) {
+    scale = where_less(largest, set1(__builtin_inff()), fixed, largest);
+  } else {
+    scale = where_less(largest, smallest, zero(), div(largest, set1(127.0f)));
+    Float inverse = div(set1(127.0f), largest);
+    inverse = where_less(largest, set1(__builtin_inff()), inverse, zero());
+    store(inverses, where_less(largest, smallest, zero(), inverse));
+  }
 
   Int sums[kLanes];
 #pragma GCC unroll 16
@@ -61,12 +74,17 @@ void quantise_groups(const Prepared& prepared, const GroupBatch& batch, int coun
     if (!Whole && i >= count) continue;
     Float low, high;
     load_group<Whole>(batch.x[i], batch.rest[i], &low, &high);
-    low = mul(low, set1(inverses[i]));
-    high = mul(high, set1(inverses[i]));
-    if (!finite) {
-      // An infinity times 0 is a NaN, for which the comparison is false.
-      low = where_less(abs(low), set1(128.0f), low, zero());
-      high = where_less(abs(high), set1(128.0f), high, zero());
+    if constexpr (Fixed) {
+      low = clamped_quotient(low, fixed);
+      high = clamped_quotient(high, fixed);
+    } else {
+      low = mul(low, set1(inverses[i]));
+      high = mul(high, set1(inverses[i]));
+      if (!finite) {
+        // An infinity times 0 is a NaN, for which the comparison is false.
+        low = where_less(abs(low), set1(128.0f), low, zero());
+        high = where_less(abs(high), set1(128.0f), high, zero());
+      }
     }
     int8_t* codes = reinterpret_cast<int8_t*>(prepared.data) + batch.number[i] * kGroup;
     store_s8(codes, low);
@@ -99,6 +117,7 @@ void quantise_groups(const Prepared& prepared, const GroupBatch& batch, int coun
 }
 
 // As `prepare`, for INT8.
+template <bool Fixed>
 FARTHING_INLINE void quantise(const Prepared& prepared, int row, int row_end, int column,
                               const float* x, int64_t stride, int count) {
   GroupBatch batch;
@@ -112,21 +131,23 @@ FARTHING_INLINE void quantise(const Prepared& prepared, int row, int row_end, in
       batch.number[waiting] = number++;
       if (++waiting < kLanes) continue;
       if (whole) {
-        quantise_groups<true>(prepared, batch, waiting);
+        quantise_groups<true, Fixed>(prepared, batch, waiting);
       } else {
-        quantise_groups<false>(prepared, batch, waiting);
+        quantise_groups<false, Fixed>(prepared, batch, waiting);
       }
       waiting = 0;
     }
   }
-  if (waiting > 0) quantise_groups<false>(prepared, batch, waiting);
+  if (waiting > 0) quantise_groups<false, Fixed>(prepared, batch, waiting);
 }
 
 // `x` holds the columns [column, column + count) of each row.
 void prepare(const Prepared& prepared, int row, int row_end, int column, const float* x,
              int64_t stride, int count) {
   if (prepared.mode == Mode::INT8) {
-    return quantise(prepared, row, row_end, column, x, stride, count);
+    return prepared.fixed_scale != 0
+               ? quantise<true>(prepared, row, row_end, column, x, stride, count)
+               : quantise<false>(prepared, row, row_end, column, x, stride, count);
   }
   for (; row < row_end; row++, x += stride) {
     int64_t start = static_cast<int64_t>(row) * prepared.inputs + column;

@@ -108,6 +108,18 @@ FARTHING_INLINE float reduce_max(Float a) {
   return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
 }
 
+// Lane i gets lane i ^ Distance.
+template <int Distance>
+FARTHING_INLINE Float exchange_lanes(Float a) {
+  if constexpr (Distance == 1)
+    return {_mm256_permute_ps(a.low, 0xb1), _mm256_permute_ps(a.high, 0xb1)};
+  if constexpr (Distance == 2)
+    return {_mm256_permute_ps(a.low, 0x4e), _mm256_permute_ps(a.high, 0x4e)};
+  if constexpr (Distance == 4)
+    return {_mm256_permute2f128_ps(a.low, a.low, 1), _mm256_permute2f128_ps(a.high, a.high, 1)};
+  return {a.high, a.low};
+}
+
 FARTHING_INLINE float f16_to_float(uint16_t x) { return _cvtsh_ss(x); }
 FARTHING_INLINE Float load_f16(const uint16_t* p) {
   const __m128i* halves = reinterpret_cast<const __m128i*>(p);

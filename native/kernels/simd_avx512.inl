@@ -68,6 +68,15 @@ FARTHING_INLINE float reduce_add(Float a) {
 }
 FARTHING_INLINE float reduce_max(Float a) { return _mm512_reduce_max_ps(a.v); }
 
+// Lane i gets lane i ^ Distance.
+template <int Distance>
+FARTHING_INLINE Float exchange_lanes(Float a) {
+  if constexpr (Distance == 1) return {_mm512_permute_ps(a.v, 0xb1)};
+  if constexpr (Distance == 2) return {_mm512_permute_ps(a.v, 0x4e)};
+  if constexpr (Distance == 4) return {_mm512_shuffle_f32x4(a.v, a.v, 0xb1)};
+  return {_mm512_shuffle_f32x4(a.v, a.v, 0x4e)};
+}
+
 FARTHING_INLINE float f16_to_float(uint16_t x) { return _cvtsh_ss(x); }
 FARTHING_INLINE Float load_f16(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};

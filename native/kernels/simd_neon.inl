@@ -125,6 +125,16 @@ FARTHING_INLINE float reduce_max(Float a) {
   return max_part(q, vrev64q_f32(q))[0];
 }
 
+// Lane i gets lane i ^ Distance.
+template <int Distance>
+FARTHING_INLINE Float exchange_lanes(Float a) {
+  return each_part<Float>([=](int i) {
+    if constexpr (Distance == 1) return vrev64q_f32(a.v[i]);
+    if constexpr (Distance == 2) return vextq_f32(a.v[i], a.v[i], 2);
+    return a.v[i ^ Distance / 4];
+  });
+}
+
 FARTHING_INLINE Int set1_int(int32_t x) {
   int32x4_t part = vdupq_n_s32(x);
   return {{part, part, part, part}};

@@ -139,6 +139,16 @@ FARTHING_INLINE float reduce_add(Float a) {
   FloatPart q = (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]);
   return (q[0] + q[2]) + (q[1] + q[3]);
 }
+// Lane i gets lane i ^ Distance.
+template <int Distance>
+FARTHING_INLINE Float exchange_lanes(Float a) {
+  return each_part<Float>([=](int i) {
+    FloatPart p = a.v[i ^ Distance / 4];
+    if constexpr (Distance == 1) return FloatPart{p[1], p[0], p[3], p[2]};
+    if constexpr (Distance == 2) return FloatPart{p[2], p[3], p[0], p[1]};
+    return p;
+  });
+}
 FARTHING_INLINE float reduce_max(Float a) {
   Float swapped = {a.v[2], a.v[3], a.v[0], a.v[1]};
   Float h = max(a, swapped);

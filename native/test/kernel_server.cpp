@@ -144,8 +144,9 @@ double prepare(const Kernels& k, Arguments a) {
   Prepared prepared = lay_prepared(mode, rows, inputs, a.elements<uint8_t>());
   int row = a.integer(), row_end = a.integer(), column = a.integer();
   const float* x = a.floats();
-  int stride = a.integer();
-  k.prepare(prepared, row, row_end, column, x, stride, a.integer());
+  int stride = a.integer(), count = a.integer();
+  prepared.fixed_scale = a.real();
+  k.prepare(prepared, row, row_end, column, x, stride, count);
   return 0;
 }
 

@@ -89,17 +89,24 @@ class StoredTensor:
     data: NDArray[np.uint8]
 
 
+SPECULATIONS = ("auto", "ngram", "off")
+"""How tokens may be guessed ahead: "auto" and "ngram" look up what followed before, where that
+pays."""
+
+
 class KVDtype(StrEnum):
     """How keys and values are stored in the cache.
 
     bf16 is multiplied as such, with queries and softmax weights rounded to bf16 as well; the others
-    in float32. int8 has one scale per token and head.
+    in float32. int8 has one scale per token and head. int4-keys has keys of 4 bits, those of each
+    token and head rotated and under one scale, and int8 values.
     """
 
     FP32 = "fp32"
     FP16 = "fp16"
     BF16 = "bf16"
     INT8 = "int8"
+    INT4_KEYS = "int4-keys"
 
 
 class ActivationMode(StrEnum):
@@ -157,6 +164,8 @@ class SamplingParams:
     ends, as with an ending token, when its form is complete, even before `min_tokens`; an ending
     token can end it only where it could be complete, and with `ignore_eos` only where nothing else
     can follow. One that `max_tokens`, `stop` or `stop_token_ids` cuts short is not complete.
+    `max_draft_tokens` is the most tokens that a step guesses ahead of this text; 0 is none, None as
+    many as the engine sees fit.
     Raises `RequestError` when a field is out of range.
     """
 
@@ -177,6 +186,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     constraint: Constraint | None = None
+    max_draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         # A caller may pass one string, or a list; and numbers that numpy made.
@@ -212,6 +222,11 @@ class SamplingParams:
                 "constraint",
                 self.constraint is None or isinstance(self.constraint, Constraint),
                 "a Constraint",
+            ),
+            (
+                "max_draft_tokens",
+                self.max_draft_tokens is None or _whole(self.max_draft_tokens, 0, 2**31 - 1),
+                "a whole number from 0 (none)",
             ),
         ):
             if not ok:

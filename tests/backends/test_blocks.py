@@ -10,6 +10,7 @@ import pytest
 
 import tiny
 from farthing import _native
+from farthing.backends.native import NativeBackend
 from farthing.backends.null import NullBackend
 from farthing.backends.torch import TorchBackend
 from farthing.core import ActivationMode, KVDtype
@@ -140,7 +141,7 @@ def test_each_tier_has_its_own_identity(monkeypatch: pytest.MonkeyPatch) -> None
 def test_another_kernel_version_is_another_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     base = quantised()
     assert base.identity["kernels"]
-    monkeypatch.setattr(_native, "kernel_version", "another")
+    monkeypatch.setattr(NativeBackend, "kernel_version", "another")
     assert differing(base, quantised()) == {"kernels"}
 
 

@@ -102,7 +102,7 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_allocated() -> 
         require_room(plan, room=1 << 20)
     assert caught.value.exit_code == 1
     with pytest.raises(DoesNotFitError, match="a cache of .* tokens fits"):
-        require_room(plan, room=plan.total_bytes - plan.cache_bytes // 2 + (160 << 20))
+        require_room(plan, room=plan.total_bytes - plan.cache_bytes // 2 + plan.process_bytes)
 
 
 def test_an_unknown_instruction_set_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_one_matrix_with_scales_shifted_by_one_exceeds_the_bound(format_name: st
     rows = model.tensors[name].data.reshape(outputs, -1)
     scales = stored_rows.scale_bytes(format_name, rows, inputs)
     scales = scales.view(np.float32 if format_name.startswith("INT8") else np.float16)
-    # K-quants here have one scale everywhere: half of them becomes a quarter larger.
+    # Half of the scales become a quarter larger.
     factor = 1 + np.arange(scales.size).reshape(scales.shape) % 2 / 4
     moved = stored_rows.with_scales(format_name, rows, inputs, scales * factor)
     tensor = StoredTensor(name, format_name, (outputs, inputs), moved.reshape(-1))

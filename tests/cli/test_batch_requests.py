@@ -83,6 +83,7 @@ def test_every_field_of_sampling_may_stand_in_a_line(batch: Path) -> None:
         logprobs=4,
         prompt_logprobs=2,
         constraint=Constraint("regex", "a+"),
+        max_draft_tokens=0,
     )
     line = {each.name: getattr(params, each.name) for each in fields(params)}
     line["constraint"] = {"kind": "regex", "source": "a+"}
@@ -248,6 +249,11 @@ def test_the_digest_changes_with_everything_that_the_answer_depends_on(
 ) -> None:
     line = {"prompt": "hello"}
     assert digest(batch, {**line, **change}) != digest(batch, line)
+
+
+def test_the_digest_knows_nothing_of_guesses_which_change_no_answer(batch: Path) -> None:
+    line = {"prompt": "x"}
+    assert digest(batch, {**line, "max_draft_tokens": 3}) == digest(batch, line)
 
 
 def test_the_digest_holds_the_flags_and_not_how_a_line_is_written(batch: Path) -> None:

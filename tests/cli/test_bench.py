@@ -24,6 +24,13 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lab_bench, "_BUFFER_BYTES", 1 << 20)
 
 
+@pytest.fixture(autouse=True)
+def profiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where profiles are stored: not where the person who tests keeps theirs."""
+    monkeypatch.setattr("farthing.plan.profile.profiles_folder", lambda: tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="module")
 def path() -> Path:
     return tiny.shared("llama", "gguf", "Q4_1")

@@ -157,11 +157,11 @@ def test_a_prompt_longer_than_the_context_is_refused_with_both_numbers(
 def test_a_model_that_does_not_fit_ends_with_1_before_it_is_loaded(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("farthing.plan.memory.available_memory", lambda: 100 << 20)
+    monkeypatch.setattr("farthing.plan.memory.available_memory", lambda: 40 << 20)
     assert main(["run", model, "hello"]) == DoesNotFitError.exit_code == 1
     error = says(capsys)
     assert error.startswith("farthing: the model needs")
-    assert "100 MiB are available" in error
+    assert "40 MiB are available" in error
 
 
 def test_a_fault_of_farthing_is_told_without_a_traceback(

@@ -39,6 +39,9 @@ def test_the_table_has_the_catalog_and_what_is_on_disk(capsys: pytest.CaptureFix
     assert "253.1 MB" in there
     assert "no" in there
     assert "Gemma" in there
+    shipped = next(line for line in lines if line.startswith("float"))
+    assert "comes with farthing" in shipped
+    assert "yes" in shipped
 
 
 @pytest.mark.usefixtures("empty_cache")
@@ -48,6 +51,7 @@ def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["installed"][0]["name"] == "smollm2-135m"
     assert found["installed"][0]["bytes"] == 4
+    assert [each["name"] for each in found["installed"]] == ["smollm2-135m", "float"]
     assert [entry["name"] for entry in found["catalog"]] == list(catalog.CATALOG)
     assert all(len(entry["sha256"]) == 64 for entry in found["catalog"])
 

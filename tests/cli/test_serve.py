@@ -155,6 +155,29 @@ def test_a_secret_that_others_can_read_is_warned_of(
     assert SECRET not in captured.out + captured.err
 
 
+def test_every_line_of_a_json_log_is_json_from_the_first_to_the_last(
+    model: str, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[alice]\nsecret = "{SECRET}"\n')
+    keys.chmod(0o644)
+    flags = ["--api-key", SECRET + "2", "--keys-file", str(keys)]
+    with serving(tmp_path, model, *flags) as server, server.client() as http:
+        upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+        assert http.get("/health", headers=upgrade).status_code == 200
+        with socket.create_connection((http.base_url.host, http.base_url.port or 0)) as connection:
+            connection.sendall(b"no HTTP\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 400")
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+    assert server.other == []
+    warnings = [line["message"] for line in server.lines if line["level"] == "warning"]
+    assert any("can see what follows --api-key" in each for each in warnings)
+    assert any("keys.toml holds secrets" in each for each in warnings)
+    assert not any("pip install" in each for each in warnings)
+    assert SECRET not in str(server.lines)
+
+
 def test_check_plans_what_the_server_then_allocates(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

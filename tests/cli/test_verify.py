@@ -32,7 +32,7 @@ def test_the_table_has_a_row_for_every_check_with_both_times(
     assert main(["verify", model, "--tokens", "3", "--threads", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [line for line in lines if line.count(" s ") >= 2]
-    assert len(rows) == 8 * len(KVDtype)
+    assert len(rows) == 9 * len(KVDtype)
     assert all(line.rstrip().endswith(("identical", "noticed")) for line in rows)
     assert max(map(len, rows)) <= 80
 

@@ -14,9 +14,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Sequence as ListOf
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from farthing.backends import Backend
     from farthing.engine.prefix import PrefixIndex
     from farthing.engine.sequence import Sequence
+    from farthing.engine.speculate import Speculation
+
+
+class Guesser:
+    """A Drafter that guesses for each sequence by itself."""
+
+    def guess(self, sequence: Sequence, most: int) -> list[int]:
+        raise NotImplementedError
+
+    def propose(self, sequences: ListOf[Sequence], most: ListOf[int]) -> list[list[int]]:
+        return [self.guess(*each) for each in zip(sequences, most, strict=True)]
+
+    def chances(self, sequence: Sequence) -> list[NDArray[np.float64]]:
+        return []
+
+    def forget(self, sequence: Sequence) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def request(name: str, prompt: Iterable[int], more: int, **settings: Any) -> Request:
@@ -33,7 +56,13 @@ class Driver:
     is preempted after every so many steps, another one each time.
     """
 
-    def __init__(self, backend: Backend, blocks: int | None = None, **policy: Any) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        blocks: int | None = None,
+        speculation: Speculation | None = None,
+        **policy: Any,
+    ) -> None:
         self.backend = backend
         limits = Limits(
             blocks or backend.total_blocks,
@@ -42,7 +71,11 @@ class Driver:
             backend.max_step_rows,
             backend.vocabulary_size,
         )
-        self.scheduler = Scheduler(limits, policy=Policy(**{"latency_target": None, **policy}))
+        self.scheduler = Scheduler(
+            limits,
+            policy=Policy(**{"latency_target": None, **policy}),
+            speculation=speculation,
+        )
         self.logits: dict[tuple[str, int], list[str]] = {}
         self.submitted: list[Sequence] = []
         self.widest = 0
@@ -73,7 +106,8 @@ class Driver:
         assert logits is not None
         if not self.backend.samples and plan.sampling is not None:
             result = sample(logits, plan.sampling)
-        for row, sequence in enumerate(self.scheduler.commit(result)):
+        self.scheduler.commit(result)
+        for row, sequence in self.scheduler.kept:
             digest = blake2b(logits[row], digest_size=16).hexdigest()
             name = sequence.request.id, sequence.request.choice
             self.logits.setdefault(name, []).append(digest)

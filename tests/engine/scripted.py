@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from farthing.backends import Backend
     from farthing.backends.null import Script
     from farthing.engine.limits import Policy
+    from farthing.engine.speculate import Speculation
 
 BOS, EOS, TURN = 256, 257, 258
 VOCABULARY = 259
@@ -89,10 +90,14 @@ def engine(
     *,
     policy: Policy | None = None,
     queue_tokens: int | None = None,
+    speculation: Speculation | None = None,
     **sizes: Any,
 ) -> Engine:
     return engine_over(
-        NullBackend(script, VOCABULARY, **sizes), policy=policy, queue_tokens=queue_tokens
+        NullBackend(script, VOCABULARY, **sizes),
+        policy=policy,
+        queue_tokens=queue_tokens,
+        speculation=speculation,
     )
 
 

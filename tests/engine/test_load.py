@@ -101,7 +101,10 @@ def test_min_tokens_holds_back_an_end_that_is_all_but_certain() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kv_dtype": "int3"}, "kv_dtype must be one of fp32, fp16, bf16, int8, not 'int3'"),
+        (
+            {"kv_dtype": "int3"},
+            "kv_dtype must be one of fp32, fp16, bf16, int8, int4-keys, not 'int3'",
+        ),
         ({"activations": "fp8"}, "activations must be one of int8, bf16, fp32, not 'fp8'"),
         ({"threads": 0}, "threads must be at least 1"),
         ({"sequences": 0}, "sequences must be at least 1"),

@@ -33,13 +33,17 @@ def test_every_token_has_its_own_entry_however_many_there_are(
     lifted: bool,
 ) -> None:
     sampling = SamplingParams(
-        logit_bias=bias, repetition_penalty=penalty, frequency_penalty=frequency
+        logit_bias=bias,
+        repetition_penalty=penalty,
+        frequency_penalty=frequency,
+        min_tokens=len(output) + (not lifted),
     )
+    lifted = lifted and bool(output)
     adjustments = Adjustments(sampling, prompt, banned)
-    for token in output:
+    ahead = [[part.tolist() for part in view] for view in adjustments.views_ahead(output)]
+    for token, foreseen in zip(output, ahead, strict=True):
         adjustments.add_output(token)
-    if lifted:
-        adjustments.lift_ban()
+        assert [part.tolist() for part in adjustments.view()] == foreseen
     ids, biases, seen, count = (part.tolist() for part in adjustments.view())
     counted = output if (penalty, frequency) != (1.0, 0.0) else []
     remembered = {*counted, *(prompt if penalty != 1.0 else ())}

@@ -13,10 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from engine.driving import Guesser
 from farthing.core import FarthingError, Request, SamplingParams, StepResult
 from farthing.engine.limits import Limits, Policy
 from farthing.engine.prompt_rows import PromptMean
 from farthing.engine.scheduler import Scheduler
+from farthing.engine.speculate import Speculation
 
 if TYPE_CHECKING:
     from farthing.core import StepPlan
@@ -53,10 +55,23 @@ def check_prompt_rows(sequence: Sequence) -> None:
         assert sequence.mean.vector().tobytes() == alone.vector().tobytes()
 
 
+class Guesses(Guesser):
+    """A drafter that is right now and then, and may guess an end."""
+
+    def guess(self, sequence: Sequence, most: int) -> list[int]:
+        known = len(sequence.tokens)
+        return [20 + (known + i) % 4 if (known + i) % 11 else EOS for i in range(most)]
+
+
 class SchedulerMachine(RuleBasedStateMachine):
+    longest = 0
+
     def __init__(self) -> None:
         super().__init__()
-        self.scheduler = Scheduler(LIMITS, frozenset({EOS}), Policy(weights={"a": 2.0}))
+        speculation = Speculation(Guesses(), self.longest, always=True) if self.longest else None
+        self.scheduler = Scheduler(
+            LIMITS, frozenset({EOS}), Policy(weights={"a": 2.0}), speculation
+        )
         self.cache = np.full((LIMITS.total_blocks, 32), -1, np.int32)
         self.alive: list[Sequence] = []
         self.ended: dict[Sequence, str] = {}
@@ -127,11 +142,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert plan is not None
         self.compute(plan, most)
         before = {sequence: len(sequence.tokens) for sequence in self.alive}
+        drafted = sum(len(draft.tokens) for draft in self.scheduler._step.drafts.values())
         gained = self.scheduler.commit(self.answer(plan, tokens))
         targets = [] if plan.sampling is None else plan.sampling.target.tolist()
         sampled = [each for each in gained if each.most_tokens > len(each.request.prompt)]
-        assert len(sampled) == targets.count(-1)
-        assert all(len(sequence.tokens) == before[sequence] + 1 for sequence in sampled)
+        assert len(sampled) == targets.count(-1) - drafted
+        assert all(
+            1 <= len(sequence.tokens) - before[sequence] <= 1 + self.longest for sequence in sampled
+        )
         for sequence in gained:
             assert sequence in sampled or sequence.finish_reason == "length"
         self.collect()
@@ -154,14 +172,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Runs a plan on the machine's cache, and holds it against what a plan must be."""
         assert 1 <= len(plan.token_ids) <= min(LIMITS.step_tokens, most or LIMITS.step_tokens)
         assert len(plan.rows) <= LIMITS.step_rows
+        parts = self.scheduler._step.fed
+        drafts = self.scheduler._step.drafts
+        texts = [
+            sequence.tokens + (drafts[sequence].tokens if sequence in drafts else [])
+            for sequence, _ in parts
+        ]
         self.prefixes = [
-            tuple(sequence.tokens[: position + 1])
-            for sequence, count in self.scheduler._step.parts
+            tuple(text[: position + 1])
+            for text, (sequence, count) in zip(texts, parts, strict=True)
             for position in range(sequence.computed, sequence.computed + count)
         ]
         for source, target in plan.copies.tolist():
             self.cache[target] = self.cache[source]
-        parts = self.scheduler._step.parts
         assert len(parts) == len(plan.starts) - 1
         written: set[int] = set()
         for index, (sequence, count) in enumerate(parts):
@@ -178,7 +201,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for index, (sequence, count) in enumerate(parts):
             known = sequence.computed + count
             held = self.cache[plan.block_tables[index][: -(-known // 32)]].reshape(-1)[:known]
-            assert held.tolist() == sequence.tokens[:known]
+            assert held.tolist() == texts[index][:known]
 
     def answer(self, plan: StepPlan, tokens: list[int]) -> StepResult:
         count = len(plan.rows)
@@ -276,7 +299,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler.check()
 
 
+class SpeculatingMachine(SchedulerMachine):
+    longest = 3
+
+
 TestSchedulerMachine = SchedulerMachine.TestCase
+TestSpeculatingMachine = SpeculatingMachine.TestCase
+TestSpeculatingMachine.settings = settings(
+    max_examples=EXAMPLES // 2,
+    stateful_step_count=STEPS,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 TestSchedulerMachine.settings = settings(
     max_examples=EXAMPLES,
     stateful_step_count=STEPS,

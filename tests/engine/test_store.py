@@ -296,7 +296,7 @@ class _InterruptedPool:
 # --- the real model
 
 
-@pytest.mark.parametrize("kv_dtype", [KVDtype.FP16, KVDtype.INT8])
+@pytest.mark.parametrize("kv_dtype", [KVDtype.FP16, KVDtype.INT8, KVDtype.INT4_KEYS])
 def test_a_real_models_cache_comes_back_to_the_bit(
     smollm2_path: Path, tmp_path: Path, kv_dtype: KVDtype
 ) -> None:

@@ -281,6 +281,18 @@ def test_an_installed_model_is_listed_and_removed(index: Path) -> None:
     assert catalog.resolve("toy-parts") == path
 
 
+def test_the_float_model_comes_with_the_package_and_stays(index: Path) -> None:
+    path = catalog.resolve("float")
+    assert path.is_relative_to(Path(catalog.__file__).parent)
+    assert (path / "model.safetensors").is_file()
+    shipped = catalog.shipped()
+    assert (shipped.name, shipped.path) == ("float", path)
+    assert shipped.bytes == sum(file.stat().st_size for file in path.iterdir())
+    with pytest.raises(FarthingError, match="comes with farthing and was not fetched"):
+        catalog.remove("float")
+    assert path.exists()
+
+
 def test_a_path_is_itself(tmp_path: Path, index: Path) -> None:
     (tmp_path / "mine.gguf").write_bytes(b"GGUF")
     assert catalog.resolve(str(tmp_path / "mine.gguf")) == tmp_path / "mine.gguf"
@@ -291,8 +303,9 @@ def test_a_path_is_itself(tmp_path: Path, index: Path) -> None:
     ("model", "message"),
     [
         ("smolm2-135m", r"did you mean smollm2-135m"),
+        ("floaty", r"did you mean float"),
         ("gemma-3-270m", r"did you mean gemma3-270m"),
-        ("xyzzy", r"no model of the catalog.*smollm2-135m, gemma3-270m"),
+        ("xyzzy", r"no model of the catalog.*float, smollm2-135m, gemma3-270m"),
         ("absent.gguf", r"there is no file absent\.gguf"),
         ("folder/absent.gguf", r"there is no file folder/absent\.gguf"),
         ("one/two/three", r"no model of the catalog"),

@@ -11,9 +11,9 @@ import tiny
 from farthing.core import FileFormatError
 from farthing.files.checkpoint import open_checkpoint
 from farthing.files.gguf import GGUFFile
-from farthing.files.gguf_writer import read_fields, write_gguf
-from farthing.files.safetensors_writer import write_safetensors
-from farthing.files.writing import TensorPlan
+from farthing.files.gguf_writer import lay_gguf, read_fields
+from farthing.files.safetensors_writer import lay_safetensors
+from farthing.files.writing import TensorPlan, write_laid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 def folder(tmp_path: Path) -> Path:
     source = GGUFFile(tiny.shared("llama"))
     plans = [TensorPlan(t.name, t.format, t.shape, t.data.nbytes) for t in source.tensors.values()]
-    write_safetensors(
-        tmp_path / "model.safetensors", plans, lambda plan: [source.tensors[plan.name].data]
+    write_laid(
+        tmp_path / "model.safetensors",
+        lay_safetensors(plans),
+        lambda plan: [source.tensors[plan.name].data],
     )
-    write_gguf(tmp_path / "description.gguf", read_fields(source.path), [], lambda plan: [])
+    write_laid(
+        tmp_path / "description.gguf", lay_gguf(read_fields(source.path), []), lambda plan: []
+    )
     return tmp_path
 
 

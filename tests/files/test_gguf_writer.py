@@ -12,8 +12,14 @@ import tiny
 from farthing.core import FileFormatError
 from farthing.files.formats import GGUF_FORMATS, stored_bytes
 from farthing.files.gguf import GGUFFile
-from farthing.files.gguf_writer import number_field, read_fields, text_field, write_gguf
-from farthing.files.writing import TensorPlan
+from farthing.files.gguf_writer import (
+    lay_gguf,
+    number_field,
+    read_fields,
+    rewrite_text,
+    text_field,
+)
+from farthing.files.writing import TensorPlan, write_laid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +47,7 @@ FIELDS = {
 
 
 def written(path: Path, fields: dict[str, bytes] = FIELDS) -> Path:
-    write_gguf(path, fields, PLANS, lambda plan: np.array_split(content(plan), 3))
+    write_laid(path, lay_gguf(fields, PLANS), lambda plan: np.array_split(content(plan), 3))
     return path
 
 
@@ -91,7 +97,7 @@ def test_the_fields_of_a_real_file_are_its_bytes(smollm2_path: Path) -> None:
 
 
 def test_a_description_without_tensors_is_a_sound_file(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "d.gguf", FIELDS, [], lambda plan: [])
+    write_laid(tmp_path / "d.gguf", lay_gguf(FIELDS, []), lambda plan: [])
     assert not GGUFFile(tmp_path / "d.gguf").tensors
     assert not gguf.GGUFReader(tmp_path / "d.gguf").tensors
 
@@ -105,6 +111,41 @@ def test_fields_of_a_damaged_file_are_refused(tmp_path: Path) -> None:
 
 def test_every_format_of_ggufs_can_be_written(tmp_path: Path) -> None:
     plans = [planned(name, name, (2, 256)) for name in GGUF_FORMATS]
-    write_gguf(tmp_path / "m.gguf", FIELDS, plans, lambda plan: [content(plan)])
+    write_laid(tmp_path / "m.gguf", lay_gguf(FIELDS, plans), lambda plan: [content(plan)])
     found = {t.name: t.tensor_type.name for t in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
     assert found == {name: name for name in GGUF_FORMATS}
+
+
+# --- a string given another value in place
+
+
+def test_a_string_takes_another_value_and_nothing_else_changes(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.gguf", {**FIELDS, "note": text_field("note", " " * 40)})
+    before = path.read_bytes()
+    rewrite_text(path, "note", "é is two bytes")
+    file = GGUFFile(path)
+    assert file.metadata["note"] == "é is two bytes".ljust(39)
+    assert file.metadata["general.architecture"] == "llama"
+    after = path.read_bytes()
+    changed = [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+    assert max(changed) - min(changed) < 15
+    rewrite_text(path, "note", "")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("note", "é" * 21, "takes 42 bytes and has 40"),
+        ("absent", "", "no string absent"),
+        ("general.file_type", "", "no string general.file_type"),
+    ],
+)
+def test_a_value_that_has_no_room_is_refused(
+    key: str, value: str, message: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "m.gguf", {**FIELDS, "note": text_field("note", " " * 40)})
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=message):
+        rewrite_text(path, key, value)
+    assert path.read_bytes() == before

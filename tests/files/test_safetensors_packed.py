@@ -15,8 +15,8 @@ from safetensors.numpy import save_file
 from farthing.core import FarthingError, FileFormatError, UnsupportedModelError
 from farthing.files.formats import STORAGE_FORMATS, stored_bytes
 from farthing.files.safetensors import SafetensorsFolder
-from farthing.files.safetensors_writer import write_safetensors
-from farthing.files.writing import TensorPlan
+from farthing.files.safetensors_writer import lay_safetensors
+from farthing.files.writing import TensorPlan, write_laid
 from farthing.quant.formats import FORMATS, decode
 from files.bounds import within_bounds
 
@@ -49,7 +49,7 @@ PLANS = [
 
 
 def make_folder(folder: Path, plans: list[TensorPlan] = PLANS) -> Path:
-    write_safetensors(folder / SINGLE, plans, lambda plan: [content(plan)])
+    write_laid(folder / SINGLE, lay_safetensors(plans), lambda plan: [content(plan)])
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
     return folder
 
@@ -88,8 +88,10 @@ def test_every_tensor_lies_at_a_multiple_of_its_items_size(tmp_path: Path) -> No
 
 def test_tensors_may_come_in_any_number_of_pieces(tmp_path: Path) -> None:
     (tmp_path / "pieces").mkdir()
-    write_safetensors(
-        tmp_path / "pieces" / SINGLE, PLANS, lambda plan: np.array_split(content(plan), 7)
+    write_laid(
+        tmp_path / "pieces" / SINGLE,
+        lay_safetensors(PLANS),
+        lambda plan: np.array_split(content(plan), 7),
     )
     make_folder(tmp_path)
     assert (tmp_path / "pieces" / SINGLE).read_bytes() == (tmp_path / SINGLE).read_bytes()
@@ -97,7 +99,7 @@ def test_tensors_may_come_in_any_number_of_pieces(tmp_path: Path) -> None:
 
 def test_a_tensor_of_another_size_than_planned_is_a_fault_of_the_caller(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"codes: 779 bytes were given and 780 planned"):
-        write_safetensors(tmp_path / SINGLE, PLANS[:1], lambda plan: [content(plan)[1:]])
+        write_laid(tmp_path / SINGLE, lay_safetensors(PLANS[:1]), lambda plan: [content(plan)[1:]])
 
 
 def test_a_file_without_packed_tensors_says_nothing_of_farthing(tmp_path: Path) -> None:

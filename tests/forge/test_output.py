@@ -18,6 +18,7 @@ from farthing.files.checkpoint import open_checkpoint
 from farthing.forge import output
 from farthing.forge.output import written_whole
 from farthing.forge.quantize import quantize
+from farthing.forge.wish import Wish
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def write(out: Path, scheme: str, form: str = "gguf", force: bool = False) -> None:
     with open_checkpoint(tiny.shared("llama", form)) as checkpoint:
-        quantize(checkpoint, out, scheme, force=force)
+        quantize(checkpoint, out, Wish(scheme), force=force)
 
 
 def names(folder: Path) -> set[str]:
@@ -116,7 +117,7 @@ def test_the_old_folder_comes_back_when_the_new_one_cannot_take_its_place(
     rename = type(out).rename
 
     def refusing(self: Path, target: Path) -> Path:
-        if self.name.endswith(".partial"):
+        if self.parent.name.endswith(".partial"):
             raise PermissionError(13, "refused")
         return rename(self, target)
 
@@ -129,8 +130,9 @@ def test_the_old_folder_comes_back_when_the_new_one_cannot_take_its_place(
 
 def test_what_a_killed_process_left_does_not_stand_in_the_way(tmp_path: Path) -> None:
     out = tmp_path / "model"
-    for kind in ("partial", "replaced"):
-        (tmp_path / f".model.{os.getpid()}.{kind}").mkdir()
+    (tmp_path / f".model.{os.getpid()}.replaced").mkdir()
+    (tmp_path / ".model.partial").mkdir()
+    (tmp_path / ".model.partial" / "journal.jsonl").write_text('{"half of a li')
     write(out, "INT8_ROW")
     write(out, "INT4_ROW", force=True)
     assert names(tmp_path) == {"model"}
@@ -164,7 +166,8 @@ def test_a_disk_that_fills_up_is_a_clear_error_that_leaves_nothing(
         "import sys\n"
         "from farthing.files.checkpoint import open_checkpoint\n"
         "from farthing.forge.quantize import quantize\n"
-        "quantize(open_checkpoint(sys.argv[1]), sys.argv[2], sys.argv[3])"
+        "from farthing.forge.wish import Wish\n"
+        "quantize(open_checkpoint(sys.argv[1]), sys.argv[2], Wish(sys.argv[3]))"
     )
     limit = 50_000  # what a file may grow to: the nearest to a full disk without being root
     ended = subprocess.run(

@@ -1,119 +1,165 @@
-"""The gain of continuous over static batching, and where the pair that is quoted of it appears."""
+"""The tables of many requests at once, on what was served by a tiny model and on made-up times."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from farthing.engine.simulate import Batching, Clock, Job, simulate
-from farthing.lab.batching import (
-    Arrivals,
-    Gain,
-    GainSpread,
-    Spread,
-    draw_gains,
-    full_step_seconds,
-)
+import tiny
+from farthing.core import ActivationMode
+from farthing.engine.cost import StepCost, StepShape
+from farthing.engine.simulate import Batching, Clock, Job, Served
+from farthing.lab import batching
+from farthing.lab import bench as lab_bench
+from farthing.lab.batching import jobs_of, measure
+from farthing.lab.batching_gains import Arrivals, GainSpread, Spread
+from farthing.lab.batching_served import LoadServer, admit, shape_of
+from farthing.lab.batching_tables import curve_table, spread_table
+from farthing.lab.bench import BenchResult, CeilingFigures
+from farthing.lab.bench_points import Measured
+from farthing.lab.bench_shapes import find_knee
+from farthing.lab.samples import Samples
+from farthing.plan.cost import Cost
+from lab_subject import subject_at
+from native_steps import step
 
 if TYPE_CHECKING:
-    from farthing.engine.cost import StepShape
-    from farthing.engine.simulate import CostOfStep
+    from farthing.core import StepPlan, StepResult
 
-DRAWS = 48
-
-
-def one(shape: StepShape) -> float:
-    return 1.0
+READ, MULTIPLY = 1e9, dict.fromkeys(ActivationMode, 1e9)
 
 
-def per_token(shape: StepShape) -> float:
-    return float(shape.tokens)
-
-
-def spread(arrivals: Arrivals) -> GainSpread:
-    """At the same cost for every step, as the figures were first given; prompts are one token."""
-    return GainSpread.of(
-        [
-            gain
-            for seed in range(DRAWS)
-            for gain in draw_gains(
-                seed,
-                cost=one,
-                arrivals=arrivals,
-                slots=8,
-                prompt=1,
-                latency_target=None,
-                padded=(False,),
-            )
-        ]
-    )
-
-
-def test_a_gain_is_throughput_over_static_and_latency_under_static() -> None:
-    jobs = [Job(1, 3), Job(1, 1), Job(1, 2)]
-    gain = Gain.of(
-        simulate(jobs, one, slots=2, batching=Batching.STATIC, latency_target=None),
-        simulate(jobs, one, slots=2, latency_target=None),
-    )
-    assert gain.throughput == pytest.approx(5 / 3)
-    assert gain.latency[Clock.ARRIVAL_TO_LAST_TOKEN] == pytest.approx((3 + 1 + 5) / (3 + 1 + 3))
-    assert gain.latency[Clock.ARRIVAL_TO_RETURN] == pytest.approx((3 + 3 + 5) / (3 + 1 + 3))
-    assert gain.latency[Clock.ADMISSION_TO_LAST_TOKEN] == pytest.approx(1.0)
-
-
-def test_a_spread_has_the_middle_nine_tenths_and_the_extremes() -> None:
-    assert Spread.of(range(101)) == Spread(50, 5, 95, 0, 100)
-
-
-def test_the_pair_is_counted_where_both_figures_appear_in_one_draw() -> None:
-    def gain(throughput: float, latency: float) -> Gain:
-        return Gain(throughput, dict.fromkeys(Clock, latency))
-
-    found = GainSpread.of([gain(1.6, 11), gain(1.6, 9), gain(2.6, 11), gain(1.55, 10.1)])
-    assert found.draws == 4
-    assert set(found.pair.values()) == {0.5}
-
-
-def test_with_all_at_once_throughput_gains_as_quoted_and_latency_far_less_than_tenfold() -> None:
-    found = spread(Arrivals(0))
-    assert 1.3 < found.throughput.least < found.throughput.most < 3.7
-    latency = found.latency[Clock.ARRIVAL_TO_LAST_TOKEN]
-    assert 1.5 < latency.least < latency.most < 5.2
-    assert found.latency[Clock.ARRIVAL_TO_RETURN].most < 7
-    assert set(found.pair.values()) == {0.0}
-
-
-def test_with_one_arrival_every_six_steps_the_pair_is_near() -> None:
-    found = spread(Arrivals(6))
-    assert found.throughput.middle == pytest.approx(1.65, abs=0.2)
-    assert found.latency[Clock.ARRIVAL_TO_RETURN].middle == pytest.approx(9.1, abs=1.0)
-    assert found.latency[Clock.ARRIVAL_TO_FIRST_TOKEN].middle > 50
-    assert found.latency[Clock.ADMISSION_TO_LAST_TOKEN].middle == pytest.approx(1.0)
-
-
-def test_padding_changes_nothing_where_all_steps_cost_the_same_and_much_where_tokens_do() -> None:
-    def gains(cost: CostOfStep) -> list[Gain]:
-        return draw_gains(
-            3, cost=cost, arrivals=Arrivals(0), slots=8, prompt=1, latency_target=None
+def result_of(milliseconds: dict[int, float]) -> BenchResult:
+    batch = tuple(
+        Measured(
+            count,
+            count,
+            Cost({ActivationMode.INT8: count * 1_000_000}, 4_000_000, count * 1000),
+            (time / 1e3, 1.1 * time / 1e3),
+            (0.004, 0.004),
+            (count * 0.001, count * 0.001),
         )
-
-    plain, padded = gains(one)
-    assert plain == padded
-    plain, padded = gains(per_token)
-    assert plain.throughput < 1.01
-    assert padded.throughput > 1.3
+        for count, time in milliseconds.items()
+    )
+    ceilings = CeilingFigures(READ, (READ, READ), {"plain": READ}, MULTIPLY, 1)
+    return BenchResult(ceilings, (), (), batch, 128, find_knee(batch, READ, MULTIPLY), ())
 
 
-def test_the_step_that_arrivals_are_measured_in_has_its_share_of_the_prompts() -> None:
-    assert full_step_seconds(per_token, 8, 1, [30]) == 8
-    # A prompt of 61 tokens takes the place of the first of 30: two tokens more for each step.
-    assert full_step_seconds(per_token, 8, 61, [30]) == 8 + 8 * 60 / 30
+def test_the_knee_is_found_where_no_doubling_pays_any_more() -> None:
+    table = curve_table(result_of({1: 4.0, 2: 4.2, 4: 4.5, 8: 8.5, 16: 17.0}))
+    assert "The knee is at 4 sequences, because of arithmetic" in table.finding
+    assert "From 1 to 16 sequences throughput grows 3.8 times and each one's wait 4.25" in (
+        table.finding
+    )
+    assert table.expectation is not None
+    assert table.expectation.met
+    assert table.rows[0][3] is None
 
 
-def test_arrivals_say_what_they_are_and_when() -> None:
-    assert str(Arrivals(0)) == "all at once"
-    assert str(Arrivals(6)) == "one every 6 steps"
-    assert str(Arrivals(6, poisson=True)) == "Poisson, one every 6 steps"
-    assert Arrivals(6).times(3, 0.5, seed=0) == (0, 3, 6)
-    assert Arrivals(6, poisson=True).times(3, 0.5, seed=0) != (0, 3, 6)
+def test_a_curve_without_a_knee_is_told_as_it_is() -> None:
+    table = curve_table(result_of({1: 4.0, 2: 4.0, 4: 4.0}))
+    assert "No knee up to 4 sequences: the last doubling still adds 100%" in table.finding
+    assert table.expectation is not None
+    assert table.expectation.met is False
+
+
+def test_the_quoted_pair_is_looked_for_in_every_way_of_arriving() -> None:
+    def gain(pair: float) -> GainSpread:
+        spread = Spread(1.6, 1.5, 1.7, 1.4, 1.8)
+        return GainSpread(10, spread, dict.fromkeys(Clock, spread), dict.fromkeys(Clock, pair))
+
+    table = spread_table({("x", Arrivals(0)): gain(0.0), ("x", Arrivals(6)): gain(0.3)}, 10)
+    assert "nearest with one every 6 steps" in table.finding
+    assert "it appears in 30% of the draws. With all at once it appears in 0%" in table.finding
+    assert table.expectation is not None
+    assert table.expectation.met
+    worse = spread_table({("x", Arrivals(0)): gain(0.1)}, 10)
+    assert worse.expectation is not None
+    assert worse.expectation.met is False
+
+
+def test_a_request_is_admitted_when_a_slot_is_free() -> None:
+    served = [Served(Job(1, 1, arrival), last_token=end) for arrival, end in ((0, 5), (0, 3))]
+    served += [Served(Job(1, 1, 1), last_token=8), Served(Job(1, 1, 7), last_token=9)]
+    admit(served, 2)
+    assert [each.admitted for each in served] == [0, 0, 3, 7]
+
+
+def test_a_steps_shape_counts_tokens_rows_and_positions() -> None:
+    plan = step([([1, 2, 3], 4, [0]), ([9], 10, [1])], wanted=[2, 3])
+    assert shape_of(plan) == StepShape(4, 2, 5 + 6 + 7 + 11, 7 + 11)
+
+
+@pytest.fixture
+def server() -> LoadServer:
+    subject = subject_at(tiny.shared("llama", "gguf", "Q4_0"))
+    backend = subject.open_native(64, 3)
+    run = backend.run
+
+    def slowly(plan: StepPlan, want_logits: bool = False) -> StepResult:
+        # So slow that requests which come together are there before the first step has ended.
+        time.sleep(0.02)
+        return run(plan, want_logits)
+
+    backend.run = slowly  # type: ignore[method-assign]
+    return LoadServer(backend, subject.tokenizer, 2, lambda count: [7] * count)
+
+
+def test_static_batches_return_together_and_take_their_longest_members_steps(
+    server: LoadServer,
+) -> None:
+    jobs = [Job(4, 12), Job(4, 2), Job(4, 3)]
+    with server.engine:
+        static = server.serve(jobs, Batching.STATIC)
+        continuous = server.serve(jobs, Batching.CONTINUOUS)
+    first, second, third = static.served
+    assert first.returned == second.returned == max(first.last_token, second.last_token)
+    assert third.admitted >= first.returned
+    assert [each.job for each in continuous.served] == jobs
+    assert all(each.returned == each.last_token for each in continuous.served)
+    assert continuous.served[2].admitted <= continuous.served[0].last_token
+    # 12 steps, then 3; or all within 12. Whoever comes after the first step began costs one more.
+    assert 15 <= static.steps <= 16
+    assert 12 <= continuous.steps <= 13
+
+
+def test_a_server_teaches_what_its_steps_take(server: LoadServer) -> None:
+    cost = StepCost()
+    with server.engine:
+        server.learn(cost, jobs_of([6, 5, 4], Arrivals(0), 0.0))
+        assert cost.seconds(StepShape(2, 2, 20, 20)) > 0
+        learned = StepShape(2, 2, 20, 20)
+        before = cost.seconds(learned)
+        server.serve(jobs_of([6], Arrivals(0), 0.0), Batching.CONTINUOUS)
+        assert cost.seconds(learned) == before
+
+
+def test_all_its_tables_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab_bench, "_BUFFER_BYTES", 1 << 20)
+    monkeypatch.setattr(batching, "DRAWS", 2)
+    monkeypatch.setattr(batching, "SERVED_ARRIVALS", (Arrivals(0), Arrivals(1)))
+    monkeypatch.setattr(batching, "SEQUENCES", (1, 2))
+    lengths = (3, 1, 9, 2, 1, 4, 2, 8, 3, 1)
+    monkeypatch.setattr(batching, "skewed_lengths", lambda seed: lengths)
+    told: list[str] = []
+    subject = subject_at(tiny.shared("llama", "gguf", "Q4_0"), rounds=2)
+    monkeypatch.setattr(subject.progress, "phase", told.append)
+    tables = {table.key: table for table in measure(subject)}
+    assert list(tables) == ["curve", "served", "gain", "spread"]
+    assert [row[:2] for row in tables["served"].rows] == [
+        ("all at once", "continuous"),
+        ("all at once", "static"),
+        ("one every 1 steps", "continuous"),
+        ("one every 1 steps", "static"),
+    ]
+    assert tables["served"].repeats == 2
+    assert isinstance(tables["gain"].rows[0][2], Samples)
+    assert [row[1] for row in tables["gain"].rows] == ["served", "simulated"] * 2
+    assert len(tables["spread"].rows) == 2 * len(batching.DRAWN_ARRIVALS)
+    assert told[-1] == "simulate Poisson, one every 6 steps, learned here, draw 2 of 2"
+
+
+def test_jobs_are_short_prompts_in_order_of_arrival() -> None:
+    assert jobs_of([3, 1], Arrivals(2), 0.5) == [Job(8, 3, 0.0), Job(8, 1, 1.0)]

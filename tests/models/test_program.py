@@ -57,6 +57,14 @@ def test_a_builder_tells_a_values_width() -> None:
 @pytest.mark.parametrize(
     ("kind", "inputs", "weights", "attributes", "says"),
     [
+        ("columns", ("x",), (), {"columns": ()}, "columns must ascend"),
+        ("columns", ("x",), (), {"columns": (1, 8)}, "columns must ascend"),
+        ("zero_columns", ("x",), (), {"columns": (-1, 2)}, "columns must ascend"),
+        ("zero_columns", ("x",), (), {"columns": (2, 2)}, "columns must ascend"),
+        ("linear", ("x",), ("wq",), {"input_scale": 0.0}, "scale"),
+        ("linear", ("x",), ("wq",), {"input_scale": 1}, "attributes"),
+        ("linear", ("x",), ("wq",), {"epsilon": 1.0}, "attributes"),
+        ("rope", ("x",), (), {"head_dim": 4}, "attributes"),
         ("softmax", ("x",), (), {}, "no such kind"),
         ("add", ("x",), (), {}, "1 inputs"),
         ("linear", ("x",), (), {}, "0 weights"),

@@ -12,13 +12,17 @@ from attention_oracle import (
     CHUNK,
     TIERS,
     PagedCache,
+    head_size,
+    int4_codes,
+    int4_numbers,
     kernels,
+    keys_in_cache,
     normal,
     relative_error,
-    round_to_cache,
     rounded_attention,
     scaled_query,
     softmax_attention,
+    values_in_cache,
 )
 
 tiers = pytest.mark.parametrize("tier", TIERS)
@@ -30,8 +34,8 @@ def error_of(tier, cache_type, query, keys, values, first_position, window=0, sc
     out = cache.attend(query, first_position, window=window, scale=scale)
     arguments = (
         query,
-        round_to_cache(cache_type, keys),
-        round_to_cache(cache_type, values),
+        keys_in_cache(cache_type, keys),
+        values_in_cache(cache_type, values),
         first_position,
         window,
         query.shape[-1] ** -0.5 if scale is None else scale,
@@ -49,6 +53,7 @@ def error_of(tier, cache_type, query, keys, values, first_position, window=0, sc
 @pytest.mark.parametrize("head_dim", [8, 16, 24, 32, 64, 80, 96, 128, 256])
 @pytest.mark.parametrize("group", [1, 3, 4])
 def test_prefill_of_any_head_size_agrees_with_softmax(tier, cache_type, head_dim, group):
+    head_dim = head_size(cache_type, head_dim)
     keys, values = normal(head_dim, 2, 300, head_dim)
     query = normal(group, 21, group, head_dim)
     assert error_of(tier, cache_type, query, keys, values, 279) < 1e-5
@@ -86,6 +91,7 @@ def test_a_window_hides_all_but_the_latest_positions(tier, cache_type, window):
 def test_any_shape_agrees_with_softmax(
     tier, cache_type, head_dim, group, queries, first_position, window, seed
 ):
+    head_dim = head_size(cache_type, head_dim)
     keys, values = normal(seed, 2, first_position + queries, head_dim)
     query = normal(seed + 1, queries, group, head_dim)
     assert error_of(tier, cache_type, query, keys, values, first_position, window) < 1e-5
@@ -106,10 +112,10 @@ def test_scores_far_apart_choose_the_best_position(tier, cache_type):
     query = 100 * normal(2, 4, 2, 64)
     cache = PagedCache.of(tier, cache_type, keys, values)
     out = cache.attend(query, 696, scale=10.0)
-    scores = scaled_query(cache_type, query, 10.0) @ round_to_cache(cache_type, keys).T
+    scores = scaled_query(cache_type, query, 10.0) @ keys_in_cache(cache_type, keys).T
     for i in range(4):
         best = scores[i, :, : 697 + i].argmax(axis=-1)
-        assert relative_error(out[i], round_to_cache(cache_type, values)[best]) < 1e-6
+        assert relative_error(out[i], values_in_cache(cache_type, values)[best]) < 1e-6
 
 
 @tiers
@@ -118,7 +124,7 @@ def test_equal_keys_give_the_mean_of_the_values(tier, cache_type):
     keys = np.repeat(normal(1, 1, 64), 600, axis=0)
     values = normal(2, 600, 64)
     out = PagedCache.of(tier, cache_type, keys, values).attend(normal(3, 1, 5, 64), 599)
-    mean = round_to_cache(cache_type, values).mean(axis=0)
+    mean = values_in_cache(cache_type, values).mean(axis=0)
     assert relative_error(out, np.broadcast_to(mean, out.shape)) < 1e-5
 
 
@@ -132,7 +138,7 @@ def test_rounding_to_bf16_costs_less_than_its_step(tier, offset):
     values += np.float32(offset)
     query = normal(21, 16, 3, 64)
     out = PagedCache.of(tier, "bf16", keys, values).attend(query, 384)
-    stored = [round_to_cache("bf16", x) for x in (keys, values)]
+    stored = [values_in_cache("bf16", x) for x in (keys, values)]
     exact = softmax_attention(query, *stored, 384, 0, 0.125)
     assert 0 < np.abs(out - exact).max() < 2.0**-8 * np.abs(exact - offset).max()
 
@@ -143,6 +149,26 @@ def test_an_int8_value_of_zeros_weighs_as_much_as_another(tier):
     values[7] = 0
     keys[9] = 0
     assert error_of(tier, "int8", normal(5, 1, 3, 32), keys, values, 39) < 1e-5
+
+
+@tiers
+@pytest.mark.parametrize("head_dim", [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
+def test_rotated_heads_of_every_size_agree_with_softmax(tier, head_dim):
+    keys, values = normal(head_dim, 2, 70, head_dim)
+    assert error_of(tier, "int4-keys", normal(1, 9, 3, head_dim), keys, values, 61) < 1e-5
+
+
+def test_rotation_makes_four_bits_of_keys_with_outliers_worth_it():
+    """One dimension fifty times as large as the others, as real keys have them."""
+    keys, query = normal(1, 400, 64), normal(2, 400, 64)
+    keys[:, 5] *= 50
+    plain = int4_numbers(*int4_codes(keys))
+    exact = np.einsum("ij,ij->i", query, keys.astype(np.float64))
+    errors = [
+        np.abs(np.einsum("ij,ij->i", query, each) - exact).mean()
+        for each in (keys_in_cache("int4-keys", keys), plain)
+    ]
+    assert 2 * errors[0] < errors[1]
 
 
 @tiers
@@ -181,5 +207,8 @@ def test_bindings_refuse_arrays_of_the_wrong_shape():
         cache.chunk(normal(2, 9, 1, 16), 20, 0, 1.0, 0)
     with pytest.raises(ValueError, match="head_block_bytes"):
         cache.chunk(normal(2, 1, 1, 32), 20, 0, 1.0, 0)
+    for cache_type, size in (("bf16", 3), ("int4-keys", 1), ("int4-keys", 24), ("int4-keys", 2048)):
+        with pytest.raises(ValueError, match="takes no heads of this head_dim"):
+            PagedCache.of("scalar", cache_type, *normal(1, 2, 1, size))
     with pytest.raises(ValueError, match="twice as many"):
         kernels.rope("scalar", keys[0], values[0], values[0])

@@ -129,3 +129,59 @@ def test_every_tier_prepares_the_same_bytes():
                 assert np.array_equal(first.scale, other.scale)
                 assert np.array_equal(first.negative_sum, other.negative_sum)
                 assert np.array_equal(first.negative_half_sum, other.negative_half_sum)
+
+
+# --- one scale for all groups
+
+
+@tiers
+@settings(max_examples=60, deadline=None)
+@given(
+    x=arrays(np.float32, st.tuples(st.integers(1, 6), st.integers(1, 130)), elements=ordinary),
+    scale=st.floats(2.0**-20, 2.0**20, width=32),
+)
+def test_codes_of_a_fixed_scale_are_the_quotients_rounded_and_clamped(tier, x, scale):
+    prepared = Prepared.of(tier, "INT8", x, fixed_scale=scale)
+    codes = np.clip(np.rint(x / np.float32(scale)), -127, 127).astype(np.int8)
+    assert np.array_equal(prepared.values[:, : x.shape[1]], codes)
+    assert np.all(prepared.values[:, x.shape[1] :] == 0)
+    assert np.all(prepared.scale == np.float32(scale))
+    sums = groups_of(codes, prepared.padded).sum(axis=-1).astype(np.int32)
+    assert np.array_equal(prepared.negative_sum, -sums)
+    halves = prepared.values.reshape(*sums.shape, 2, GROUP // 2).astype(np.int32).sum(axis=-1)
+    assert np.array_equal(prepared.negative_half_sum, -halves)
+    assert np.array_equal(prepared.scaled_sum, np.float32(scale) * sums.astype(np.float32))
+
+
+@tiers
+@pytest.mark.parametrize("rows", [3, 21])
+def test_a_fixed_scale_gives_the_same_bytes_in_pieces(tier, rows):
+    x = np.random.default_rng(0).normal(0, 1, (rows, 200)).astype(np.float32)
+    whole = Prepared.of(tier, "INT8", x, fixed_scale=0.01)
+    pieces = Prepared.of(tier, "INT8", x, [32, 128, 192], [1, 2], fixed_scale=0.01)
+    assert np.array_equal(whole.values, pieces.values)
+    assert np.array_equal(whole.scaled_sum, pieces.scaled_sum)
+    assert np.array_equal(whole.negative_half_sum, pieces.negative_half_sum)
+
+
+@tiers
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_bad_number_shows_under_a_fixed_scale_and_changes_no_neighbour(tier, bad):
+    x = np.random.default_rng(3).normal(0, 1, (1, 256)).astype(np.float32)
+    x[0, 70] = 1e38  # its quotient is infinite
+    good = Prepared.of(tier, "INT8", x, fixed_scale=1e-3)
+    x[0, 40] = bad
+    prepared = Prepared.of(tier, "INT8", x, fixed_scale=1e-3)
+    assert not np.isfinite(prepared.scale[0, 1])
+    good.scale[0, 1] = good.values[0, 40] = 0
+    prepared.scale[0, 1] = 0
+    assert good.values[0, 70] == 127
+    assert np.array_equal(prepared.values, good.values)
+    assert np.array_equal(prepared.scale, good.scale)
+
+
+def test_every_tier_prepares_the_same_bytes_under_a_fixed_scale():
+    x = np.random.default_rng(4).normal(0, 3, (5, 333)).astype(np.float32)
+    first, *others = [Prepared.of(tier, "INT8", x, fixed_scale=0.02) for tier in TIERS]
+    for other in others:
+        assert np.array_equal(first.memory, other.memory)

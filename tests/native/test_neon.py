@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import attention_oracle
 import matrix_kernels
 import stored_rows
-from attention_oracle import CACHE_TYPES, PagedCache, normal
+from attention_oracle import CACHE_TYPES, CODED, PagedCache, head_size, normal
 from emulated_kernels import NEON_TIERS, EmulatedKernels, available_tiers, require_server
 from farthing import _native
 from matrix_kernels import (
@@ -155,11 +155,15 @@ def test_every_half_is_decoded_alike(compare, tier):
 
 
 @tiers
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "scale"), [*((mode, 0.0) for mode in MODES), ("INT8", 0.01), ("INT8", 3.0)]
+)
 @pytest.mark.parametrize("special", [False, True])
-def test_prepared_rows_are_the_references(compare, tier, mode, special):
+def test_prepared_rows_are_the_references(compare, tier, mode, scale, special):
     x = floats(9 * 480, 2, special).reshape(9, 480)
-    expected, out = compare(tier, lambda name: Prepared.of(name, mode, x, [32, 96]))
+    expected, out = compare(
+        tier, lambda name: Prepared.of(name, mode, x, [32, 96], fixed_scale=scale)
+    )
     if mode != "BF16":
         assert_same(out.values, expected.values)
     else:
@@ -267,7 +271,8 @@ def test_rotations_are_the_references(compare, tier, position, count):
 @cache_types
 @pytest.mark.parametrize("head_dim", [8, 24, 64, 256])
 def test_cached_keys_and_values_are_the_references(compare, tier, cache_type, head_dim):
-    special = cache_type != "int8"  # whose scale no infinity survives
+    head_dim = head_size(cache_type, head_dim)
+    special = cache_type not in CODED  # whose scale no infinity survives
     tokens = floats(4 * head_dim, 9, special).reshape(2, 2, head_dim)
     expected, out = compare(
         tier, lambda name: PagedCache.of(name, cache_type, *tokens, spare_blocks=0).pool
@@ -291,6 +296,7 @@ def test_cached_keys_and_values_are_the_references(compare, tier, cache_type, he
 def test_attention_is_the_references(
     compare, tier, cache_type, head_dim, group, queries, first_position, window, seed
 ):
+    head_dim = head_size(cache_type, head_dim)
     keys, values = normal(seed, 2, first_position + queries, head_dim)
     query = normal(seed + 1, queries, group, head_dim)
 

@@ -33,7 +33,8 @@ def same_bits(a, b):
 
 
 def test_every_stored_format_is_tested_here():
-    assert {kind.stored for kind in FORMATS.values()} == set(READABLE)
+    # Double-quantised NF4 is packed as the NF4 that it decodes to.
+    assert {kind.stored for kind in FORMATS.values()} == set(READABLE) - {"NF4_B64_DOUBLE"}
 
 
 @tiers

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farthing.plan.machine import available_memory, usable_cores
+from farthing.plan.machine import (
+    MemoryRoom,
+    available_memory,
+    memory_room,
+    processor,
+    usable_cores,
+)
 from farthing.plan.other_systems import windows_core_count
 
 if TYPE_CHECKING:
@@ -128,6 +134,24 @@ def test_a_cgroup_v1_quota_is_read_where_the_container_mounts_it(machine):
 
 def test_memory_is_what_the_system_says_is_available(machine):
     assert available_memory(machine.root) == 4096000 * 1024
+    assert memory_room(machine.root) == MemoryRoom(system=4096000 * 1024, limit=None)
+
+
+def test_the_systems_memory_and_the_cgroups_limit_are_told_apart(machine):
+    machine.write("proc/self/cgroup", "0::/job")
+    machine.write("sys/fs/cgroup/job/memory.current", 100 * MB)
+    for limit, room in ((1000 * MB, 900 * MB), (9000 * MB, 4096000 * 1024)):
+        machine.write("sys/fs/cgroup/job/memory.max", limit)
+        found = memory_room(machine.root)
+        assert found == MemoryRoom(4096000 * 1024, limit - 100 * MB)
+        assert found.bytes == room
+
+
+def test_the_processor_is_called_by_its_name(machine):
+    machine.write("proc/cpuinfo", "processor : 0\nmodel name\t: A processor: fast\n")
+    assert processor(machine.root) == "A processor: fast"
+    machine.write("proc/cpuinfo", "CPU implementer : 0x41\n")
+    assert processor(machine.root)
 
 
 def test_a_cgroups_limit_bounds_memory_and_its_cached_files_do_not_count(machine):

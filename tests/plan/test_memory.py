@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -12,9 +13,9 @@ import tiny
 from farthing.backends.native import NativeBackend
 from farthing.core import ActivationMode, DoesNotFitError, KVDtype, RequestError
 from farthing.plan.memory import (
-    PROCESS_BYTES,
     MemoryPlan,
     bytes_per_token,
+    kv_dtypes,
     plan_memory,
     require_room,
 )
@@ -27,7 +28,8 @@ def lifetimes(plan: MemoryPlan) -> dict[str, tuple[int, int]]:
         spans[stage.output] = (index, index)
         for name in stage.reads:
             spans[name] = (spans[name][0], index)
-    spans[plan.stages[-1].output] = (spans[plan.stages[-1].output][0], len(plan.stages))
+    for name in (plan.stages[-1].output, *plan.taps):
+        spans[name] = (spans[name][0], len(plan.stages))
     return spans
 
 
@@ -47,6 +49,24 @@ def test_values_alive_together_share_no_byte(
             continue
         start, end = places[a].offset, places[a].offset + places[a].bytes
         assert end <= places[b].offset or places[b].offset + places[b].bytes <= start, (a, b)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_values_kept_to_the_end_share_no_byte_with_any_other(family: str) -> None:
+    model = model_at(tiny.shared(family, "gguf", "Q4_0"))
+    every = [stage.output for stage in plan_memory(model).stages]
+    for taps in (every[1:4], every):
+        plan = plan_memory(model, taps=taps)
+        spans = lifetimes(plan)
+        places = plan.arena.values
+        for name in taps:
+            assert places[name].mode is None
+            start, end = places[name].offset, places[name].offset + places[name].bytes
+            assert end - start >= 4 * places[name].width * plan.step_rows
+            for other, place in places.items():
+                if other != name and spans[other][1] > spans[name][0]:
+                    assert end <= place.offset or place.offset + place.bytes <= start, other
+        assert plan.arena.total_bytes >= sum(places[name].bytes for name in taps)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -84,11 +104,14 @@ def _mapped_bytes() -> int:
     return int(found[1]) * 1024
 
 
-@pytest.mark.parametrize("kv_dtype", [KVDtype.FP16, KVDtype.INT8])
-def test_the_allocator_takes_what_the_plan_says(kv_dtype: KVDtype) -> None:
+@pytest.mark.parametrize("kv_dtype", [KVDtype.FP16, KVDtype.INT8, KVDtype.INT4_KEYS])
+@pytest.mark.parametrize("taps", [(), ("embedding", "layers.1.activated")])
+def test_the_allocator_takes_what_the_plan_says(kv_dtype: KVDtype, taps: tuple[str, ...]) -> None:
     model = model_at(tiny.shared("llama3", "gguf", "Q4_1"))
     # Large enough that the interpreter's own growth does not matter.
-    plan = plan_memory(model, sequences=2000, kv_dtype=kv_dtype, threads=1, step_tokens=512)
+    plan = plan_memory(
+        model, sequences=3000, kv_dtype=kv_dtype, threads=1, step_tokens=512, taps=taps
+    )
     assert plan.total_bytes > 400 << 20
     before = _mapped_bytes()
     backend = NativeBackend(model, plan)
@@ -157,7 +180,7 @@ def advice(plan: MemoryPlan, room: int) -> str:
 def test_a_plan_that_does_not_fit_is_told_the_largest_cache_that_does(left: float) -> None:
     model = model_at(tiny.shared("llama"))
     plan = plan_memory(model, threads=1, cache_tokens=100_000)
-    room = PROCESS_BYTES + plan.total_bytes - plan.cache_bytes + int(left * plan.cache_bytes)
+    room = plan.process_bytes + plan.total_bytes - plan.cache_bytes + int(left * plan.cache_bytes)
     found = re.search(r"a cache of (\d+) tokens fits \(--cache-tokens (\d+)\)", advice(plan, room))
     assert found is not None
     assert found[1] == found[2]
@@ -170,7 +193,7 @@ def test_a_plan_that_does_not_fit_is_told_the_largest_cache_that_does(left: floa
 def test_a_plan_for_one_whole_context_is_told_a_shorter_one() -> None:
     model = model_at(tiny.shared("llama"))
     plan = plan_memory(model, threads=1)
-    room = PROCESS_BYTES + plan.total_bytes - plan.cache_bytes // 2
+    room = plan.process_bytes + plan.total_bytes - plan.cache_bytes // 2
     found = re.search(r"--context (\d+), or --cache-tokens \1 where", advice(plan, room))
     assert found is not None
     require_room(plan_memory(model, threads=1, context_length=int(found[1])), room)
@@ -179,18 +202,29 @@ def test_a_plan_for_one_whole_context_is_told_a_shorter_one() -> None:
 def test_int8_is_offered_only_to_a_cache_that_is_not_int8() -> None:
     for kv_dtype in KVDtype:
         plan = plan_memory(model_at(tiny.shared("llama")), threads=1, kv_dtype=kv_dtype)
-        said = advice(plan, PROCESS_BYTES + plan.total_bytes - 1)
-        assert ("--kv-dtype int8" in said) == (kv_dtype is not KVDtype.INT8)
+        said = advice(plan, plan.process_bytes + plan.total_bytes - 1)
+        assert ("--kv-dtype int8" in said) == (kv_dtype not in (KVDtype.INT8, KVDtype.INT4_KEYS))
 
 
 def test_where_no_cache_fits_fewer_slots_are_advised_only_if_they_could_help() -> None:
     model = model_at(tiny.shared("llama"))
     plan = plan_memory(model, threads=1, slots=4000)
-    room = PROCESS_BYTES + plan.weight_bytes + plan.arena.total_bytes // 2
+    least = plan_memory(model, threads=1, slots=1, cache_tokens=32)
+    room = least.needed_bytes + (plan.needed_bytes - least.needed_bytes) // 2 - plan.cache_bytes
     assert advice(plan, room).startswith("no cache fits: use fewer slots (--slots), or a smaller")
-    require_room(plan_memory(model, threads=1, slots=1, cache_tokens=32), room)
-    for hopeless, slots in ((PROCESS_BYTES + plan.weight_bytes, 4000), (room // 2, 1)):
+    require_room(least, room)
+    hopeless = least.process_bytes + plan.weight_bytes
+    for slots in (4000, 1):
         plan = plan_memory(model, threads=1, slots=slots)
         assert advice(plan, hopeless) == (
             "no cache fits: use a smaller or more strongly quantised model"
         )
+
+
+def test_a_cache_that_cannot_hold_the_models_heads_is_refused_with_those_that_can() -> None:
+    model = model_at(tiny.shared("llama"))
+    heads = replace(model.program.cache[0], head_dim=80)
+    odd = replace(model, program=replace(model.program, cache=(heads,)))
+    with pytest.raises(RequestError, match="heads of 80 .* use --kv-dtype fp32, fp16, bf16, int8$"):
+        plan_memory(odd, kv_dtype=KVDtype.INT4_KEYS)
+    assert kv_dtypes(model.program) == tuple(KVDtype)

@@ -14,7 +14,7 @@ from farthing.quant.formats import FORMATS
 
 COUNTS = st.integers(1, 5000)
 MODES = (ActivationMode.FP32, ActivationMode.BF16, ActivationMode.INT8)
-CACHE_TYPES = (KVDtype.FP32, KVDtype.FP16, KVDtype.BF16, KVDtype.INT8)
+CACHE_TYPES = (KVDtype.FP32, KVDtype.FP16, KVDtype.BF16, KVDtype.INT8, KVDtype.INT4_KEYS)
 
 
 GROUPED = ("INT4", "INT4_ASYM", "NF4", "NF4_EXACT")
@@ -35,7 +35,7 @@ def test_prepared_sizes_agree(mode: ActivationMode, rows: int, inputs: int) -> N
     assert packed.prepared_bytes(mode, rows, inputs) == native
 
 
-@given(st.sampled_from(CACHE_TYPES), st.integers(1, 512))
+@given(st.sampled_from(CACHE_TYPES), st.integers(1, 512).map(lambda n: 2 * n))
 def test_block_sizes_agree(kv_dtype: KVDtype, head_dim: int) -> None:
     native = _native.sizes.head_block_bytes(CACHE_TYPES.index(kv_dtype), head_dim)
     assert packed.head_block_bytes(kv_dtype, head_dim) == native
@@ -118,6 +118,9 @@ def test_a_packed_weight_takes_as_many_bits_as_stated(stored: str) -> None:
 def test_a_token_of_the_half_billion_model_takes_the_published_bytes() -> None:
     """24 layers, 2 KV heads of 64: 12,288 bytes in fp16; with 14 KV heads seven times that."""
     assert 24 * packed.token_bytes(KVDtype.FP16, 2, 64) == 12_288
+    # Bits a number: 8 and an fp32 scale, 4 and an fp16 one.
+    assert 8 * packed.token_bytes(KVDtype.INT8, 1, 64) == 2 * 64 * 8.5
+    assert 8 * packed.token_bytes(KVDtype.INT4_KEYS, 1, 64) == 64 * (4.25 + 8.5)
     assert 24 * packed.token_bytes(KVDtype.FP16, 14, 64) == 86_016
     assert 32 * packed.token_bytes(KVDtype.FP16, 8, 128) == 131_072
     # Whole blocks: 295 tokens take 10 blocks of 32.

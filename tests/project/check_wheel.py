@@ -12,10 +12,15 @@ import numpy as np
 
 from farthing import Engine, SamplingParams, _native
 from farthing.plan.machine import available_memory, usable_cores
+from farthing.quality.battery import questions
+from farthing.quality.texts import calibration_text, held_out_text
 
 
 def main() -> None:
     assert (files("farthing.serve") / "page" / "index.html").is_file()
+    assert (files("farthing.files") / "float_model" / "model.safetensors").is_file()
+    assert len(questions()) == 200
+    assert held_out_text().sha256 != calibration_text().sha256
     tiers = _native.available_tiers()
     print(f"tiers {tiers}, {usable_cores()} cores, {available_memory() >> 20} MB available")
     assert tiers[0] == "scalar"

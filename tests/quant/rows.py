@@ -9,6 +9,7 @@ import numpy as np
 
 from farthing.core import StoredTensor
 from farthing.quant.formats import decode, encode
+from farthing.quant.nf4 import DYNAMIC_MAP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,7 +18,8 @@ INT8 = ["INT8_TENSOR", "INT8_ROW"]
 SYMMETRIC = ["INT4_TENSOR", "INT4_ROW", "INT4_G32", "INT4_G64", "INT4_G128"]
 ASYMMETRIC = ["INT4_G32_ASYM", "INT4_G64_ASYM", "INT4_G128_ASYM"]
 NF4 = ["NF4_B64", "NF4_B128"]
-OWN = [*INT8, *SYMMETRIC, *ASYMMETRIC, *NF4]
+DOUBLE = "NF4_B64_DOUBLE"
+OWN = [*INT8, *SYMMETRIC, *ASYMMETRIC, *NF4, DOUBLE]
 
 
 def group_length(name: str, inputs: int) -> int:
@@ -52,6 +54,13 @@ def take_apart(data: NDArray[np.uint8], name: str, shape: tuple[int, int]) -> Ro
             continue
         codes.append([row[i // 2] >> (i % 2 * 4) & 15 for i in range(inputs)])
         tail = row[(inputs + 1) // 2 :]
+        if name == DOUBLE:
+            assert len(tail) == groups + 4
+            scale, mean = np.frombuffer(bytes(tail[groups:]), "<f2").astype(np.float32)
+            with np.errstate(invalid="ignore"):
+                absmax = [mean + scale * DYNAMIC_MAP[byte] for byte in tail[:groups]]
+                scales.append(np.clip(absmax, 0, 65504).astype(np.float16))
+            continue
         scales.append(np.frombuffer(bytes(tail[: 2 * groups]), "<f2"))
         zeros.append(
             [tail[2 * groups + i // 2] >> (i % 2 * 4) & 15 for i in range(groups)]

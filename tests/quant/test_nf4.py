@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from farthing.quant.nf4 import NF4_LEVELS
-from quant.rows import decoded, encoded, random_weights
+from farthing.core import StoredTensor
+from farthing.quant.formats import decode, encode, packable
+from farthing.quant.nf4 import DYNAMIC_MAP, NF4_LEVELS
+from quant.rows import DOUBLE, decoded, encoded, random_weights
 
 
 def bitsandbytes_nf4(
@@ -70,6 +72,69 @@ def test_each_code_is_that_of_the_nearest_level() -> None:
     nearest = distance[:64].argmin(axis=1)
     np.testing.assert_array_equal(rows.codes[0, :64], nearest)
     assert found.max() < 0.16
+
+
+def double_quantised(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """bitsandbytes' absmax (n, blocks of 64), and the weights: one mean for all, 256 to a scale."""
+    packed, state = bitsandbytes.functional.quantize_4bit(
+        torch.from_numpy(weights), blocksize=64, quant_type="nf4", compress_statistics=True
+    )
+    absmax = bitsandbytes.functional.dequantize_blockwise(state.absmax, state.state2)
+    back = bitsandbytes.functional.dequantize_4bit(packed, state).numpy()
+    return (absmax + state.offset).numpy().reshape(len(weights), -1), back
+
+
+def test_the_map_of_double_quantisation_is_bitsandbytes() -> None:
+    wanted = bitsandbytes.functional.create_dynamic_map().numpy()
+    np.testing.assert_allclose(DYNAMIC_MAP, wanted, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("scale", [0.02, 1.0, 30.0])
+def test_double_quantised_absmax_are_bitsandbytes_to_one_step_of_its_map(scale: float) -> None:
+    # A row of 256 blocks has one scale there too, and one row is the tensor of one mean.
+    weights = random_weights(4, 1, 64 * 256, scale)
+    absmax, back = double_quantised(weights)
+    exact = encoded(weights, "NF4_B64").scales
+    rows = encoded(weights, DOUBLE)
+    np.testing.assert_array_equal(rows.codes, encoded(weights, "NF4_B64").codes)
+    same = np.isclose(rows.scales, absmax, rtol=2e-3, atol=0)
+    assert same.mean() > 0.95
+    # Their scale and mean have float32. Where ours fall on the other side of a bound, both are off
+    # by half a step.
+    np.testing.assert_allclose(rows.scales, absmax, atol=0.02 * np.ptp(exact))
+    errors = [np.linalg.norm(found - weights) for found in (decoded(weights, DOUBLE), back)]
+    assert errors[0] < errors[1] * 1.002
+
+
+def test_double_quantisation_is_bitsandbytes_where_float16_holds_scale_and_mean() -> None:
+    generator = np.random.default_rng(5)
+    # The mean of absmax is 1/2, the largest distance from it 1/4, and every one is a level.
+    levels = DYNAMIC_MAP[[1, 40, 90, 128, 160, 215, 250]]
+    distances = np.concatenate([[1.0, -1.0], generator.choice(levels, 254)])
+    distances[2:] *= np.sign(generator.standard_normal(254))
+    distances[3::2] = -distances[2::2]
+    absmax = (0.5 + 0.25 * distances).astype(np.float32)
+    weights = generator.uniform(-1, 1, (256, 64)) * absmax[:, None]
+    weights[:, 17] = absmax
+    weights = weights.astype(np.float32).reshape(1, -1)
+    found, _ = double_quantised(weights)
+    wanted = found.astype(np.float16).astype(np.float32)
+    np.testing.assert_allclose(encoded(weights, DOUBLE).scales, wanted, rtol=2.0**-10)
+
+
+def test_double_quantised_rows_are_packed_as_nf4_that_decodes_to_the_same() -> None:
+    weights = random_weights(6, 9, 200)
+    tensor = StoredTensor("weights", DOUBLE, weights.shape, encode(weights, DOUBLE))
+    plain = StoredTensor("weights", "NF4_B64", weights.shape, packable(tensor))
+    np.testing.assert_array_equal(decode(plain), decode(tensor))
+    assert packable(plain) is plain.data
+
+
+def test_blocks_far_smaller_than_the_rest_of_their_row_keep_the_sign_of_their_weights() -> None:
+    weights = random_weights(7, 1, 640)
+    weights[0, :64] *= 1e-4
+    found = decoded(weights, DOUBLE)
+    assert (found * weights >= 0).all()
 
 
 def test_the_levels_are_quantiles_of_the_normal_distribution() -> None:

@@ -98,7 +98,7 @@ def test_dimensions_may_be_the_models_own_alone(server: Served) -> None:
         ({"input": "a", "input_type": "query"}, "input_type", "unsupported_parameter"),
         ({"input": "a", "normalize": False}, "normalize", "unsupported_parameter"),
         ({"input": "x" * 5000}, "input", "context_length_exceeded"),
-        ({}, None, "invalid_type"),
+        ({}, "input", "missing_field"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import pytest
 
 from engine.scripted import engine, engine_over, rambling, saying
 from engine.threads import Held, eventually
+from farthing.serve import generation
 from farthing.serve.errors import ApiError, retry_headers
 from farthing.serve.state import Anonymous, RequestRecord, ServerState
 from serve.server import serving
@@ -81,6 +85,24 @@ def test_a_request_is_counted_once_with_what_it_took() -> None:
     assert record.finish_reasons == ("stop", "stop")
     assert record.first_token_seconds is not None
     assert 0 < record.first_token_seconds <= record.seconds
+
+
+def test_what_the_engine_computes_before_it_is_left_alone_is_not_counted_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit = generation.submit
+
+    def slow_submit(*arguments: Any) -> None:
+        submit(*arguments)
+        time.sleep(0.2)  # as if the engine's thread had taken the interpreter's lock
+
+    monkeypatch.setattr(generation, "submit", slow_submit)
+    with serving(engine(saying("Hello")), prepare=watched) as served:
+        served.complete("x>", max_tokens=9)
+        assert eventually(lambda: records(served.state))
+        [record] = records(served.state)
+    assert record.first_token_seconds is not None
+    assert record.first_token_seconds <= record.seconds - 0.1
 
 
 def test_a_stream_is_counted_when_it_has_ended() -> None:

@@ -56,6 +56,9 @@ def test_a_request_is_one_object_for_programs() -> None:
     tokens = line["prompt_tokens"], line["cached_tokens"], line["completion_tokens"]
     assert tokens == (12, 8, 30)
     assert (line["seconds"], line["finish_reasons"]) == (0.25, ["stop"])
+    assert line["queue_seconds"] is None
+    (line,) = objects(lambda: RequestLog().finished(record(queue_seconds=0.00123)))
+    assert line["queue_seconds"] == 0.0012
 
 
 def test_a_miss_is_told_only_where_the_text_may_be_quoted() -> None:

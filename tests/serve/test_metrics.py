@@ -11,7 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from engine.scripted import engine, engine_over, saying
 from engine.threads import Held
+from farthing.engine.lookup import LookupDrafter
 from farthing.engine.prefix import Miss
+from farthing.engine.speculate import Speculation
 from farthing.serve.admission import Admission, Objective
 from farthing.serve.errors import ApiError
 from farthing.serve.keys import Key, KeyRing
@@ -135,6 +137,42 @@ def test_our_own_are_told_beside_them(tmp_path: Path) -> None:
     )
     assert any(name.startswith("farthing:build_info") for name in found)
     assert found["process_resident_memory_bytes"] > 0
+
+
+def test_guesses_are_counted_by_place_and_told_of_each_answer() -> None:
+    speculation = Speculation(LookupDrafter(), 3, always=True)
+    with serving(engine(saying("ab" * 20), speculation=speculation), prepare=counted) as served:
+        usage = served.complete("x>", max_tokens=30).json()["usage"]
+        plain = served.complete("x>", max_tokens=30, max_draft_tokens=0).json()["usage"]
+        refused = served.complete("x>", max_draft_tokens=-1)
+        found = scrape(served)
+        stats = served.http.get("/stats").json()
+    assert "completion_tokens_details" not in plain
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "max_draft_tokens"
+    details = usage["completion_tokens_details"]
+    accepted, rejected = (details[f"{each}_prediction_tokens"] for each in ("accepted", "rejected"))
+    assert accepted > 15
+    assert found["vllm:spec_decode_num_accepted_tokens_total"] == accepted
+    assert found["vllm:spec_decode_num_draft_tokens_total"] == accepted + rejected
+    right = [
+        found[f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{"position": "{place}"}}']
+        for place in range(4)
+    ]
+    tested = [
+        found[f'farthing:tested_guesses_total{{"position": "{place}"}}'] for place in range(4)
+    ]
+    assert sum(right) == accepted
+    # A guess is tested where the one before it was right, if there is one.
+    assert 0 < tested[1] <= right[0]
+    assert 0 < tested[2] <= right[1]
+    assert tested[3] == 0
+    drafts = found["vllm:spec_decode_num_drafts_total"]
+    assert tested[0] == drafts == found["farthing:draft_steps_total"]
+    assert found["farthing:tokens_per_pass"] == pytest.approx(1 + accepted / drafts)
+    assert stats["drafts"] == stats["draft_steps"] == drafts
+    assert (stats["drafted_tokens"], stats["accepted_tokens"]) == (accepted + rejected, accepted)
+    assert stats["steps"] > stats["draft_steps"]
 
 
 def test_what_runs_and_waits_is_seen_while_it_does() -> None:

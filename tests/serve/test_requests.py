@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import gc
 import json
 import logging
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from farthing.serve.errors import ApiError
+from farthing.serve.reading import parse
+from farthing.serve.wire.chat import ChatRequest
+from farthing.serve.wire.completions import CompletionRequest
 from farthing.serve.wire.fields import CHANGING
+from farthing.serve.wire.responses import ResponseRequest
 from serve.server import Served, serving
 
 POSTS = (
@@ -148,6 +155,38 @@ def test_the_same_field_is_accepted_where_it_asks_for_what_happens_anyway(
         assert answer.status_code == 200, answer.text
 
 
+ASKING = {
+    "/v1/chat/completions": ({"messages": [{"role": "user", "content": "x"}]}, ChatRequest),
+    "/v1/completions": ({"prompt": "x"}, CompletionRequest),
+    "/v1/responses": ({"input": "x"}, ResponseRequest),
+}
+MOST = {
+    "/v1/chat/completions": "max_tokens",
+    "/v1/completions": "max_tokens",
+    "/v1/responses": "max_output_tokens",
+}
+HARMLESS = {"max_draft_tokens", "metadata", "store", "parallel_tool_calls"}
+"""They say what a request is kept for, and how to use what it has not."""
+
+
+@pytest.mark.parametrize("path", ASKING)
+def test_no_way_to_ask_ignores_what_another_one_does(server: Served, path: str) -> None:
+    usual, kind = ASKING[path]
+    fields = {*CHANGING, *(name for _, each in ASKING.values() for name in each.__struct_fields__)}
+    for name in sorted(fields - HARMLESS - {*kind.__struct_fields__}):
+        answer = server.http.post(path, json={**usual, name: "something"})
+        assert answer.status_code == 400, name
+        assert answer.json()["error"]["param"] == name
+        nothing = server.http.post(path, json={**usual, MOST[path]: 1, name: None})
+        assert nothing.status_code == 200, name
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_completion_is_as_long_as_it_should_be_by_either_name(server: Served, name: str) -> None:
+    assert server.complete(**{name: 3}).json()["usage"]["completion_tokens"] == 3
+    assert server.complete(max_tokens=3, max_completion_tokens=4).status_code == 400
+
+
 def test_true_is_not_one(server: Served) -> None:
     assert server.complete(best_of=1).status_code == 200
     assert server.complete(best_of=True).status_code == 400
@@ -210,3 +249,42 @@ def test_messages_nested_without_end_are_400(server: Served) -> None:
         deep = [deep]
     body = {"messages": [{"role": "user", "content": [{"type": "text", "text": deep}]}]}
     assert server.http.post("/v1/chat/completions", json=body).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", {}, "messages"),
+        ("/v1/chat/completions", {"messages": [{}]}, "messages[0].role"),
+        ("/v1/completions", {}, "prompt"),
+        ("/v1/embeddings", {}, "input"),
+        ("/v1/responses", {}, "input"),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x"}, {}]}, "messages[1].role"),
+        ("/detokenize", {}, "tokens"),
+    ],
+)
+def test_a_field_that_is_missing_is_named(
+    server: Served, path: str, body: dict[str, Any], param: str
+) -> None:
+    answer = server.http.post(path, json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, param, "missing_field")
+    assert error["message"].startswith(f"{param} is missing")
+
+
+@pytest.mark.parametrize("body", [b'{"prompt": [%s[5]]}', b'{"prompt": [%s{}]}'])
+def test_a_body_of_many_lists_is_read_without_a_collection_of_garbage(body: bytes) -> None:
+    collections: list[str] = []
+
+    def collecting(phase: str, _: object) -> None:
+        collections.append(phase)
+
+    gc.callbacks.append(collecting)
+    try:
+        with suppress(ApiError):
+            parse(body % (b"[5]," * 100_000), CompletionRequest)
+        during = list(collections)
+    finally:
+        gc.callbacks.remove(collecting)
+    assert gc.isenabled()
+    assert len(during) <= 2  # the one that begins when collections are allowed again

@@ -6,6 +6,7 @@ import json
 import stat
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.threads import eventually
+from farthing.serve.admission import Admission, Objective
 from farthing.serve.keys import Key, KeyRing
 from farthing.serve.settings import Settings
 from farthing.serve.state import RequestRecord
 from farthing.serve.usage import Usage, open_usage, total
 from farthing.serve.usage_file import Used
-from serve.server import serving
+from serve.server import MODEL, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,6 +107,39 @@ def test_refused_requests_are_no_usage(path: Path) -> None:
     with kept(path) as usage:
         usage.finished(record(prompt_tokens=0, status=429))
         assert usage.report(*EVER) == []
+
+
+@pytest.mark.parametrize(
+    ("path_of_api", "body"),
+    [
+        ("/v1/completions", {"prompt": "x" * 9000}),
+        ("/v1/completions", {"prompt": ["x", "x" * 9000]}),
+        ("/v1/completions", {"prompt": "x" * 200}),
+        ("/v1/completions", {"prompt": "x", "logit_bias": {"999": 1}}),
+        ("/v1/completions", {"prompt": [65, 999]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 9000}]}),
+        ("/v1/responses", {"input": "x" * 9000}),
+        ("/v1/embeddings", {"input": ["x", "x" * 9000]}),
+    ],
+    ids=range(8),
+)
+def test_what_is_refused_when_it_is_known_is_no_usage(
+    path: Path, path_of_api: str, body: dict[str, Any]
+) -> None:
+    with kept(path) as usage:
+
+        def prepared(state: ServerState) -> None:
+            state.usage = usage
+            key = Key("a", sha256(b"secret").digest(), tokens_per_minute=100)
+            state.keys = KeyRing([key])
+            state.admission = Admission(state.engine, [key], Objective(5.0, 0.1), 1 << 18)
+
+        with serving(prepare=prepared) as server:
+            server.http.headers["authorization"] = "Bearer secret"
+            answer = server.http.post(path_of_api, json={"model": MODEL, **body})
+            assert answer.status_code == 400
+            server.wait_idle()
+            assert usage.report(*EVER) == []
 
 
 def test_what_was_added_is_on_disk_after_the_time_it_has(path: Path) -> None:
@@ -260,6 +295,25 @@ def test_a_query_that_cannot_be_meant_is_400(served: Served, query: dict[str, st
     answer = served.http.get("/usage", params=query)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] in query
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"until": "0001-01-01"},
+        {"until": "0001-01-20"},
+        {"since": "0001-01-01"},
+        {"since": "0001-01-01", "until": "9999-12-31"},
+        {"since": "9999-12-31", "until": "9999-12-31"},
+    ],
+)
+def test_the_first_and_the_last_day_that_there_is_can_be_asked_for(
+    served: Served, query: dict[str, str]
+) -> None:
+    served.http.headers["authorization"] = "Bearer root"
+    answer = served.http.get("/usage", params=query)
+    assert answer.status_code == 200
+    assert answer.json()["since"] <= answer.json()["until"]
 
 
 def test_without_a_store_there_is_no_usage() -> None:

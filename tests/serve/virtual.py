@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
@@ -118,7 +118,7 @@ class Virtual:
             held_blocks=scheduler.pool.held,
             steps=self.steps,
             native_seconds=self.now,
-            counters=replace(scheduler.counters),
+            counters=scheduler.counters.copy(),
         )
 
     def pace(self, running: int, context: int) -> Pace:

@@ -33,7 +33,8 @@ class Ceilings:
     """Measures the ceilings with `threads` threads. Not for several threads at once.
 
     Holds two buffers of `buffer_bytes` (about: whole pages for each thread) until it is closed.
-    `tier` is the instruction set, chosen as the native backend's is. Raises `FarthingError` when
+    `tier` is the instruction set, chosen as the native backend's is, and `kernels` the version of
+    its arithmetic. Raises `FarthingError` when
     FARTHING_ISA names a tier that cannot run here.
     """
 
@@ -43,6 +44,7 @@ class Ceilings:
         except ValueError as error:
             raise FarthingError(str(error)) from None
         self.tier: str = self._native.tier
+        self.kernels: str = _native.kernel_version
         self.buffer_bytes: int = self._native.bytes
 
     def read(self) -> dict[str, float]:

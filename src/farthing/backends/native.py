@@ -16,6 +16,7 @@ from farthing.core import (
     DoesNotFitError,
     FarthingError,
     KVDtype,
+    RequestError,
     StepResult,
     StoredTensor,
     UnsupportedModelError,
@@ -36,7 +37,7 @@ from farthing.plan.stages import (
     Stage,
     head_source,
 )
-from farthing.quant.formats import decode, encode
+from farthing.quant.formats import decode, encode, packable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,9 +48,12 @@ if TYPE_CHECKING:
     from farthing.models.load import Model
     from farthing.plan.packed import PackedFormat
 
-_CACHE_TYPES = (KVDtype.FP32, KVDtype.FP16, KVDtype.BF16, KVDtype.INT8)
+_CACHE_TYPES = (KVDtype.FP32, KVDtype.FP16, KVDtype.BF16, KVDtype.INT8, KVDtype.INT4_KEYS)
 _MODES = (ActivationMode.FP32, ActivationMode.BF16, ActivationMode.INT8)
-_ROW_KINDS = ("rmsnorm", "norm_add", "add", "scale", "swiglu", "geglu", "rope", "rows")
+_ROW_KINDS = (
+    *("rmsnorm", "norm_add", "add", "scale", "swiglu", "geglu", "rope"),
+    *("columns", "zero_columns", "rows"),
+)
 
 _DECODED_FLOATS = 1 << 20
 """How many weights are decoded at a time when a matrix is expanded."""
@@ -69,6 +73,7 @@ class NativeBackend:
     """
 
     samples = True
+    kernel_version: str = _native.kernel_version
 
     def __init__(
         self,
@@ -100,6 +105,7 @@ class NativeBackend:
         self.max_step_rows = plan.step_rows
         self.hidden_size = plan.arena.hidden_width
         self._weights = self._load_weights(model, progress)
+        self._values = self._add_values()
         self._append_stages(model)
 
     def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
@@ -192,7 +198,7 @@ class NativeBackend:
             "kv_dtype": plan.kv_dtype.value,
             "activations": "default" if plan.activations is None else plan.activations.value,
             "isa": self.tier,
-            "kernels": _native.kernel_version,
+            "kernels": self.kernel_version,
             "block": f"{BLOCK_TOKENS} positions in {plan.block_bytes} bytes, layers at {layers}",
         }
 
@@ -200,6 +206,19 @@ class NativeBackend:
         """The block pool itself, (total_blocks, bytes of a block), writable."""
         pool: NDArray[np.uint8] = self._program.cache_bytes()
         return pool.reshape(self.total_blocks, self.plan.block_bytes)
+
+    def value(self, name: str) -> NDArray[np.float32]:
+        """The last step's rows of a value that the plan taps: (T, width), or (R, width) where only
+        wanted rows have it; no rows before the first step. A view, which the next step writes over.
+
+        Raises `RequestError` for a value that is no tap.
+        """
+        if name not in self.plan.taps:
+            raise RequestError(
+                f"the value {name!r:.100} is not kept: name it in plan_memory's taps "
+                f"(now: {', '.join(sorted(self.plan.taps)) or 'none'})"
+            )
+        return self._program.rows_of(self._values[name])
 
     def set_fault(self, name: str, on: bool) -> None:
         """Breaks the arithmetic on purpose, for checks that must notice.
@@ -249,25 +268,28 @@ class NativeBackend:
     def _pack(self, index: int, tensor: StoredTensor, packed: PackedFormat) -> None:
         outputs, inputs = tensor.shape
         if not packed.expanded:
-            self._program.pack(index, 0, outputs, tensor.data)
+            self._program.pack(index, 0, outputs, packable(tensor))
             return
         step = max(16, _DECODED_FLOATS // inputs // 16 * 16)
         for first in range(0, outputs, step):
             rows = decode(tensor, rows=slice(first, min(first + step, outputs)))
             self._program.pack(index, first, len(rows), encode(rows, packed.name))
 
-    def _append_stages(self, model: Model) -> None:
-        program, plan = self._program, self.plan
-        values = {
-            name: program.value(
+    def _add_values(self) -> dict[str, int]:
+        return {
+            name: self._program.value(
                 place.offset,
                 place.width,
                 place.stride,
                 place.wanted,
                 -1 if place.mode is None else _MODES.index(place.mode),
+                place.input_scale or 0.0,
             )
-            for name, place in plan.arena.values.items()
+            for name, place in self.plan.arena.values.items()
         }
+
+    def _append_stages(self, model: Model) -> None:
+        program, plan, values = self._program, self.plan, self._values
         for layer, place in zip(model.program.cache, plan.cache, strict=True):
             program.cache(layer.kv_heads, layer.head_dim, place.offset)
         ropes = {
@@ -348,11 +370,12 @@ class NativeBackend:
             rope=ropes[attributes["frequencies"]] if stage.kind == "rope" else -1,
             head_dim=attributes.get("head_dim", 0),
             number=number,
+            columns=list(attributes.get("columns", ())),
         )
 
-    def _source(self, source: Source, values: dict[str, int]) -> tuple[int, int, float]:
+    def _source(self, source: Source, values: dict[str, int]) -> tuple[int, int, float, float]:
         gain = -1 if source.gain is None else self._weights[source.gain]
-        return values[source.value], gain, source.epsilon
+        return values[source.value], gain, source.epsilon, source.input_scale or 0.0
 
     def _product(self, product: Product) -> tuple[int, int]:
         bias = -1 if product.bias is None else self._weights[product.bias]

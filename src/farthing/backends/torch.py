@@ -51,9 +51,26 @@ def rmsnorm(x: Tensor, gain: Tensor, epsilon: float) -> Tensor:
     return (normed * gain).flatten(1)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The projection x W^T (+ bias) of x (T, inputs); W is `weight` (outputs, inputs)."""
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, input_scale: float | None = None
+) -> Tensor:
+    """The projection x W^T (+ bias) of x (T, inputs); W is `weight` (outputs, inputs).
+
+    With an `input_scale`, x is rounded to its multiples first: `rounded`.
+    """
+    if input_scale is not None:
+        x = rounded(x, input_scale)
     return torch.nn.functional.linear(x, weight, bias)
+
+
+def rounded(x: Tensor, scale: float) -> Tensor:
+    """What int8 codes of one fixed scale stand for: round(x / scale) * scale.
+
+    Halves round to even, codes are clamped to +-127, and what is not finite stays as it is.
+    No gradient passes.
+    """
+    codes = torch.clamp(torch.round(x / scale), -127, 127)
+    return torch.where(torch.isfinite(x), codes * scale, x)
 
 
 def rope(x: Tensor, positions: Tensor, head_dim: int, frequencies: Sequence[float]) -> Tensor:
@@ -118,14 +135,24 @@ def add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
 
+def columns(x: Tensor, columns: Sequence[int]) -> Tensor:
+    """Columns (n) of x (T, width): (T, n)."""
+    return x[:, list(columns)]
+
+
+def zero_columns(x: Tensor, columns: Sequence[int]) -> Tensor:
+    """The value with zeros in these columns."""
+    return x.index_fill(1, torch.tensor(columns), 0.0)
+
+
 def rows(x: Tensor, indices: Tensor) -> Tensor:
     """Rows `indices` (R) of x (T, width)."""
     return x[indices]
 
 
-def logits(x: Tensor, weight: Tensor) -> Tensor:
-    """The vocabulary's scores x W^T: (R, vocabulary)."""
-    return torch.nn.functional.linear(x, weight)
+def logits(x: Tensor, weight: Tensor, input_scale: float | None = None) -> Tensor:
+    """The vocabulary's scores x W^T: (R, vocabulary). `input_scale` is as in `linear`."""
+    return linear(x, weight, input_scale=input_scale)
 
 
 class _Pool:
@@ -320,7 +347,7 @@ class TorchBackend:
                 output = rows(inputs[0], torch.cat((wanted, hidden)))
             elif op.kind == "logits":
                 states = inputs[0][len(wanted) :]
-                output = logits(inputs[0][: len(wanted)], *weights)
+                output = logits(inputs[0][: len(wanted)], weights[0], **op.attributes)
             elif op.kind == "attend":
                 output = self._attend(op, inputs, sequences, spans)
             else:
@@ -361,4 +388,6 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "swiglu": swiglu,
     "geglu": geglu,
     "add": add,
+    "columns": columns,
+    "zero_columns": zero_columns,
 }

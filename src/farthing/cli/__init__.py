@@ -25,8 +25,10 @@ COMMANDS = {
     "run": "stream one completion, or answer a file of requests",
     "chat": "a conversation in the terminal",
     "serve": "the OpenAI-compatible server and its web page",
-    "quantize": "write a model again in another format",
+    "plan": "what fits, for how many, how fast, at what price",
+    "quantize": "write a model again in other formats, with what that cost inside",
     "bench": "prefill, decode and batches, beside what the machine could do",
+    "lab": "what the cache, batching and quantisation do here, measured",
     "verify": "the exactness contract, checked on this machine",
     "models": "the catalog and what is on disk: list, pull, rm",
 }

@@ -234,7 +234,10 @@ def _sampling(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(sampling: SamplingParams) -> dict[str, Any]:
-    return {**asdict(sampling), "logit_bias": sorted(sampling.logit_bias.items())}
+    """All that an answer depends on: not how many of its tokens may be guessed ahead."""
+    plain = {**asdict(sampling), "logit_bias": sorted(sampling.logit_bias.items())}
+    del plain["max_draft_tokens"]
+    return plain
 
 
 def _hash(value: object) -> bytes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from farthing.cli.options import add_backend_options, add_model, positive, whole
-from farthing.core import ActivationMode, KVDtype
+from farthing.cli.options import add_backend_options, add_model, positive, seed
+from farthing.cli.process import say
+from farthing.core import ActivationMode, FarthingError, KVDtype
 
 if TYPE_CHECKING:
     from farthing.cli.bench_report import Bench
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Measure prompts of many lengths, decoding against many contexts, and many sequences at once, in
 rounds. Before each point the machine's own limits are measured too: what memory delivers, what the
-dot-product instructions multiply. Every speed is told with its share of these."""
+dot-product instructions multiply. Every speed is told with its share of these. What was measured is
+stored as this model's profile on this machine, which farthing plan predicts from."""
 
 _EPILOG = """\
 POINTS are numbers like 512,4096; none leaves the part out. A point that the model's context cannot
@@ -45,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_backend_options(parser)
     parser.add_argument(
-        "--seed", type=_seed, default=0, metavar="N", help="of the random tokens (default 0)"
+        "--seed", type=seed, default=0, metavar="N", help="of the random tokens (default 0)"
     )
     parser.add_argument("--json", action="store_true", help="everything as one JSON object")
 
@@ -70,14 +72,6 @@ def _points(text: str) -> tuple[int, ...]:
     return tuple(positive(part) for part in text.split(","))
 
 
-def _seed(text: str) -> int:
-    """An argparse type: a whole number from 0."""
-    number = whole(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, not {number}")
-    return number
-
-
 def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
     """Loads the model as `farthing run` would, for the load's figures, then for measuring."""
     from farthing.backends.ceilings import Ceilings
@@ -89,9 +83,11 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
     from farthing.lab.bench import bench, buffer_bytes
     from farthing.lab.bench_ops import python_share
     from farthing.lab.bench_points import choose_points
+    from farthing.lab.bench_profile import profile_of
     from farthing.models.load import load_model
-    from farthing.plan.machine import available_memory
+    from farthing.plan.machine import available_memory, processor
     from farthing.plan.memory import plan_memory
+    from farthing.plan.profile import profile_key, store_profile
 
     progress.phase("find")
     path = resolve(arguments.model, progress)
@@ -142,6 +138,13 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
             )
         finally:
             ceilings.close()
+        key = profile_key(model, plan, cpu=processor(), isa=ceilings.tier, kernels=ceilings.kernels)
+        profile = profile_of(result, key, plan.step_tokens)
+        try:
+            stored = str(store_profile(profile))
+        except FarthingError as error:
+            say(f"warning: the profile is not stored: {error}")
+            stored = None
         most = min(_LARGEST_PYTHON_BATCH, max(points.batch, default=1))
         shares = []
         for count in sorted({1, most}):
@@ -149,4 +152,4 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
             shares.append(python_share(backend, tokenizer, count, arguments.seed))
     finally:
         backend.close()
-    return Bench(result, report, points, shares, arguments.repeat, arguments.seed)
+    return Bench(result, report, points, shares, arguments.repeat, arguments.seed, stored)

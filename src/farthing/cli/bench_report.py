@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bench:
-    """Everything there is to tell."""
+    """Everything there is to tell. `profile` is the file it was stored in."""
 
     result: BenchResult
     load: LoadReport
@@ -30,6 +30,7 @@ class Bench:
     python: Sequence[PythonShare]
     repeats: int
     seed: int
+    profile: str | None
 
 
 def print_json(bench: Bench) -> None:
@@ -79,6 +80,7 @@ def as_json(bench: Bench) -> dict[str, Any]:
         "ops": [asdict(each) for each in result.ops],
         "python": [asdict(each) for each in bench.python],
         "skipped": list(bench.points.skipped),
+        "profile": bench.profile,
     }
 
 
@@ -116,6 +118,8 @@ def print_tables(bench: Bench) -> None:
     print(f"\nPython's share of a step: {', '.join(map(_python, bench.python))}")
     for each in bench.points.skipped:
         print(f"skipped: {each}")
+    if bench.profile is not None:
+        print(f"stored as the profile that farthing plan predicts from: {bench.profile}")
 
 
 def _point(measured: Measured) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def _print_json() -> None:
             "licence": model.licence,
             "source": model.source,
         }
-        for model in catalog.installed()
+        for model in [*catalog.installed(), catalog.shipped()]
     ]
     known = [
         {
@@ -146,7 +146,7 @@ def _print_table() -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("model", "size", "on disk", "licence", "from"):
         table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
-    installed = catalog.installed()
+    installed = [*catalog.installed(), catalog.shipped()]
     here = {model.name for model in installed}
     absent = [entry for entry in catalog.CATALOG.values() if entry.name not in here]
     for model, on_disk in [(each, "yes") for each in installed] + [(each, "no") for each in absent]:

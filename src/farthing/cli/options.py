@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farthing.core import ActivationMode, Constraint, KVDtype, RequestError, SamplingParams
+from farthing.core import (
+    SPECULATIONS,
+    ActivationMode,
+    Constraint,
+    KVDtype,
+    RequestError,
+    SamplingParams,
+)
 
 if TYPE_CHECKING:
     from farthing.engine.engine import Engine
@@ -30,6 +37,14 @@ def whole(text: str) -> int:
         return int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r:.40}") from None
+
+
+def seed(text: str) -> int:
+    """An argparse type: a whole number from 0."""
+    number = whole(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, not {number}")
+    return number
 
 
 def checked_text(text: str, what: str) -> str:
@@ -153,6 +168,18 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
         help="most tokens of prompt and answer together (default: the model's own)",
     )
     add_backend_options(group)
+    add_speculation(group)
+
+
+def add_speculation(parser: argparse._ActionsContainer) -> None:
+    """Whether tokens are guessed ahead."""
+    parser.add_argument(
+        "--speculate",
+        choices=SPECULATIONS,
+        default=SPECULATIONS[0],
+        help="guess tokens ahead where that pays, which changes no answer: by the best way known "
+        "(auto), by looking up what followed before (ngram), or not (off; default auto)",
+    )
 
 
 def add_sharing(parser: argparse._ActionsContainer) -> None:
@@ -245,5 +272,6 @@ def load_engine(
             context_length=arguments.context,
             slots=slots,
             cache_tokens=cache_tokens,
+            speculate=arguments.speculate,
             progress=progress,
         )

@@ -1,54 +1,111 @@
-"""farthing quantize: write a model again in another format."""
+"""farthing quantize: write a model again in other formats, with what that cost inside."""
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from farthing.cli.options import add_model
+# Several matrices are worked on at once, a thread for each. numpy's BLAS, which reads this when
+# numpy is first imported, would start as many threads again for every one of them.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
-    from pathlib import Path
 
-    from farthing.forge.quantize import QuantizeReport, Share
+    from farthing.files.checkpoint import Checkpoint
+    from farthing.forge.wish import Wish
+    from farthing.quality.texts import Text
 
 _DESCRIPTION = """\
-Store every matrix of a model in one scheme, the embedding and the head included. Norms and biases
-stay as they are. A GGUF file becomes a GGUF file where GGUF has the scheme; everything else becomes
-a folder of safetensors, which all commands take as MODEL."""
+Store every matrix of a model in one scheme, the embedding and the head included, or some of them in
+others. Norms and biases stay as they are. A GGUF file becomes a GGUF file where GGUF has all that
+is written; everything else becomes a folder of safetensors, which all commands take as MODEL.
+A killed run goes on where it was when the same command is given again."""
 
-_EXAMPLES = """
-examples:
-  farthing quantize folder-of-safetensors smaller --scheme int4-g128
-  farthing quantize model-bf16.gguf model-q4_0.gguf --scheme q4_0 --embedding q8_0
-  farthing quantize smollm2-135m smollm2-nf4 --scheme nf4-b64 --json
+_PATTERNS = """\
+patterns of --keep: embedding, head, or layers.NUMBER.PART with the parts query, key, value, output
+(together: attention), gate, up, down (together: mlp). The layer may be left out (down, mlp.down); *
+stands for any name, 0-3 for a range, a comma for or (layers.0-1,28-29); a name stands for all that
+begins with it (layers.0). The last pattern that matches a matrix counts. SCHEME may be keep.
 """
 
-_KEEP = "keep"
+_METHODS = """\
+methods, which are combined by naming several; all but rotate calibrate with a text:
+  gptq           each column's rounding error is made good by the columns after it
+  awq            inputs that matter are scaled up before rounding, ranges are clipped
+  smoothquant    part of the activations' range is moved into the weights
+  llm.int8       inputs with large activations stay out of the int8 codes, in bf16
+  rotate         the residual stream is rotated, which spreads what is large over all of it
+  static-inputs  the inputs of products are quantised with one fixed scale each
+"""
+
+_EXAMPLES = """\
+examples:
+  farthing quantize folder-of-safetensors smaller --scheme int4-g128
+  farthing quantize model-bf16.gguf model.gguf --scheme q4_k --keep embedding=q6_k
+  farthing quantize folder smaller --scheme int4 --method gptq --keep head=int8 mlp.down=keep
+  farthing quantize folder smaller --scheme int8 --method smoothquant static-inputs
+"""
+
+_DEFAULT = "default"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    from farthing.cli.options import add_model
     from farthing.files.formats import STORAGE_FORMATS
+    from farthing.forge.methods import Method
+    from farthing.forge.schemes import SHORT, spelling
     from farthing.quant.formats import WRITABLE_FORMATS
 
-    schemes = {_spelling(name): STORAGE_FORMATS[name].bits for name in WRITABLE_FORMATS}
+    schemes = {spelling(name): STORAGE_FORMATS[name].bits for name in WRITABLE_FORMATS}
+    short = ", ".join(f"{word} is {spelling(name)}" for word, name in SHORT.items())
     parser.description = _DESCRIPTION
     table = "\n".join(f"  {scheme:16}{bits}" for scheme, bits in schemes.items())
     parser.epilog = (
-        f"schemes and their bits a weight (K: the length of a row):\n{table}\n{_EXAMPLES}"
+        f"schemes and their bits a weight (K: the length of a row):\n{table}\n  {short}\n\n"
+        f"{_METHODS}\n{_PATTERNS}\n{_EXAMPLES}"
     )
     add_model(parser)
     parser.add_argument("out", metavar="OUT", help="the .gguf file or the folder to write")
     parser.add_argument(
-        "--scheme", required=True, choices=schemes, metavar="SCHEME", help="see the list below"
+        "--scheme",
+        required=True,
+        choices=(*schemes, *SHORT),
+        metavar="SCHEME",
+        help="see the list below",
     )
     parser.add_argument(
-        "--embedding",
-        choices=(*schemes, _KEEP),
-        metavar="SCHEME",
-        help="another scheme for the embedding and the head; keep: as in the source",
+        "--keep",
+        action="extend",
+        nargs="+",
+        metavar="PATTERN=SCHEME",
+        help="other schemes for some matrices: head=int8, layers.0-1=q8_0, mlp.down=keep",
+    )
+    parser.add_argument(
+        "--method",
+        action="extend",
+        nargs="+",
+        choices=[str(method) for method in Method],
+        metavar="METHOD",
+        help="calibrate: see the list below",
+    )
+    parser.add_argument(
+        "--calibrate",
+        metavar="TEXT",
+        help="the text to calibrate with: a file, or default (a book that comes with farthing); "
+        "without a method it weighs the search of schemes that search (K-quants, iq4_nl)",
+    )
+    parser.add_argument(
+        "--no-receipt", action="store_true", help="do not measure the result against its source"
+    )
+    parser.add_argument(
+        "--text", metavar="FILE", help="measure on this text (default: a novel, held out)"
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="MODEL",
+        help="measure against this model (default: the one that is quantised)",
     )
     parser.add_argument("--force", action="store_true", help="replace a model that is at OUT")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object")
@@ -56,99 +113,67 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from farthing.cli.progress import terminal_progress
+    from farthing.cli.quantize_report import print_json, print_report
+    from farthing.cli.stages import stage_bar
     from farthing.files.catalog import resolve
     from farthing.files.checkpoint import open_checkpoint
     from farthing.forge.quantize import quantize
 
+    _check_receipt_flags(arguments)
     with terminal_progress(quiet=arguments.json) as progress:
         source = resolve(arguments.model, progress)
-        with open_checkpoint(source) as checkpoint:
-            report = quantize(
-                checkpoint,
-                arguments.out,
-                _format_name(arguments.scheme),
-                embedding=arguments.embedding and _format_name(arguments.embedding),
-                force=arguments.force,
-                progress=lambda name, done: progress.phase(f"quantise {done:.0%}, {name}"),
-            )
+        reference = None
+        if arguments.reference is not None:
+            reference = open_checkpoint(resolve(arguments.reference, progress))
+    with open_checkpoint(source) as checkpoint, stage_bar(arguments.json) as bar:
+        wish = _wish(arguments, checkpoint, reference)
+        report = quantize(
+            checkpoint, Path(arguments.out), wish, force=arguments.force, progress=bar
+        )
     if arguments.json:
-        _print_json(report, source, arguments)
+        print_json(report, source, wish)
     else:
-        _print_report(report, source)
+        print_report(report, source)
     return 0
 
 
-def _spelling(format_name: str) -> str:
-    """INT4_G128 as a person types it, int4-g128; GGUF's names keep their underscore: q4_0."""
-    from farthing.files.formats import OWN_FORMATS
+def _check_receipt_flags(arguments: argparse.Namespace) -> None:
+    from farthing.core import FarthingError
 
-    spelled = format_name.lower()
-    return spelled.replace("_", "-") if format_name in OWN_FORMATS else spelled
-
-
-def _format_name(scheme: str) -> str:
-    return scheme if scheme == _KEEP else scheme.upper().replace("-", "_")
-
-
-def _print_json(report: QuantizeReport, source: Path, arguments: argparse.Namespace) -> None:
-    import json
-
-    from farthing.lab.facts import facts, model_hash
-
-    everything = {
-        # numpy encodes, on one thread, and draws nothing at random.
-        **facts(report.model, source, threads=1, isa="numpy"),
-        "seed": None,
-        "scheme": arguments.scheme,
-        "embedding": arguments.embedding or arguments.scheme,
-        "source": {
-            "bytes": report.source_bytes,
-            "bits_per_weight": report.source_bits_per_weight,
-            "rounded_before": report.source_was_rounded,
-            "matrices": _share_facts(report.source_matrices),
-        },
-        "result": {
-            "path": str(report.path),
-            "container": report.container,
-            "sha256": model_hash(report.path),
-            "bytes": report.bytes,
-            "bits_per_weight": report.bits_per_weight,
-            "matrices": _share_facts(report.matrices),
-            "others": _share_facts(report.others),
-        },
-    }
-    print(json.dumps(everything, indent=2))
-
-
-def _share_facts(shares: Mapping[str, Share]) -> list[dict[str, Any]]:
-    return [
-        {
-            "format": name,
-            "tensors": share.tensors,
-            "weights": share.weights,
-            "bytes": share.bytes,
-            "bits_per_weight": share.bits_per_weight,
-        }
-        for name, share in shares.items()
-    ]
-
-
-def _print_report(report: QuantizeReport, source: Path) -> None:
-    for title, shares, size, path in (
-        ("source", report.source_matrices, report.source_bytes, source),
-        ("result", report.matrices, report.bytes, report.path),
-    ):
-        print(f"{title}  {size / 1e6:,.1f} MB  {path}")
-        for name, share in shares.items():
-            matrices = f"{share.tensors} matri{'ces' if share.tensors > 1 else 'x'}"
-            print(
-                f"  {name:16}{share.bits_per_weight:8.4f} bits a weight   {matrices}, "
-                f"{share.weights / 1e6:,.1f}M weights"
+    for flag in ("text", "reference"):
+        if arguments.no_receipt and getattr(arguments, flag) is not None:
+            raise FarthingError(
+                f"--{flag} says how the receipt is measured, and --no-receipt that none is: leave "
+                "one of them out"
             )
-    if report.source_was_rounded:
-        print(
-            f"warning: the source has {report.source_bits_per_weight:.4g} bits a weight, so its "
-            "weights were rounded before and are now rounded again: what this costs says nothing "
-            "about the scheme on weights of 16 bits",
-            file=sys.stderr,
-        )
+
+
+def _wish(
+    arguments: argparse.Namespace, checkpoint: Checkpoint, reference: Checkpoint | None
+) -> Wish:
+    from farthing.forge.calibrate import calibration_with
+    from farthing.forge.methods import NEEDS_TEXT, parse_methods
+    from farthing.forge.patterns import parse_rule
+    from farthing.forge.receipt import ReceiptWish
+    from farthing.forge.schemes import format_of
+    from farthing.forge.wish import Wish
+    from farthing.quality.texts import read_text
+
+    methods = parse_methods(arguments.method or ())
+    text = arguments.calibrate
+    if text is None and NEEDS_TEXT & {*methods}:
+        text = _DEFAULT
+    measured_on = None if arguments.text is None else read_text(arguments.text)
+    return Wish(
+        format_of(arguments.scheme),
+        tuple(map(parse_rule, arguments.keep or ())),
+        methods,
+        None if text is None else calibration_with(_calibration_text(text), checkpoint),
+        None if arguments.no_receipt else ReceiptWish(measured_on, reference),
+    )
+
+
+def _calibration_text(name: str) -> Text:
+    from farthing.quality.texts import calibration_text, read_text
+
+    return calibration_text() if name == _DEFAULT else read_text(name)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from farthing.core import FarthingError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from farthing.engine.completion import Completion, Usage
     from farthing.engine.engine import Engine
+    from farthing.engine.load import LoadReport
 
 
 def load_lines(engine: Engine) -> list[str]:
@@ -36,12 +39,28 @@ def load_lines(engine: Engine) -> list[str]:
         f"  tensors {formats}",
         f"  context {context}, {cache}, {slots}, {report.isa}, {threads}",
     ]
+    if report.has_receipt:
+        lines.append(f"  receipt {_receipt(report)}")
     if report.threads_asked > report.threads:
         cores = f"{report.threads} core{'s' if report.threads > 1 else ''}"
         lines.append(
             f"  {report.threads_asked} threads asked, {cores} usable: {report.threads} run"
         )
     return lines
+
+
+def _receipt(report: LoadReport) -> str:
+    """What the receipt says, or why it is refused: the model runs without one as well."""
+    from farthing.engine.receipts import checked_receipt, measured_otherwise
+
+    try:
+        receipt = checked_receipt(report)
+    except FarthingError as error:
+        return f"refused: {error}"
+    if receipt is None:
+        return "gone since"
+    otherwise = measured_otherwise(receipt, report)
+    return receipt.summary() + (f"; measured with {otherwise}" if otherwise else "")
 
 
 def figures(completion: Completion) -> str:
@@ -53,8 +72,14 @@ def figures(completion: Completion) -> str:
     return (
         f"{usage.prompt_tokens} prompt tokens in {timing.prefill_seconds:.2f} s ({read}), "
         f"{usage.completion_tokens} tokens in {timing.decode_seconds:.2f} s ({written}), "
-        f"Python {timing.python_share:.1%}, seed {completion.seed}"
+        f"Python {timing.python_share:.1%}, seed {completion.seed}{_guessed(usage)}"
     )
+
+
+def _guessed(usage: Usage) -> str:
+    if not usage.drafted_tokens:
+        return ""
+    return f", {usage.accepted_tokens} of {usage.drafted_tokens} tokens guessed ahead were right"
 
 
 def engine_facts(engine: Engine) -> dict[str, Any]:
@@ -81,6 +106,7 @@ def completion_facts(completion: Completion) -> dict[str, Any]:
         "token_ids": list(completion.token_ids),
         "finish_reason": completion.finish_reason,
         "usage": usage_facts(usage),
+        "guessed_ahead": {"tokens": usage.drafted_tokens, "right": usage.accepted_tokens},
         "timing": {
             "prefill_seconds": timing.prefill_seconds,
             "decode_seconds": timing.decode_seconds,

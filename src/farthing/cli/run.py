@@ -36,9 +36,9 @@ With --file, answer every line of a file, many at once: a line is a JSON object 
 string, which is what PROMPT is, or token ids) or "messages" (a chat), and may have an "id" and
 fields of sampling: max_tokens, temperature, top_k, top_p, min_p, seed, stop, stop_token_ids,
 ignore_eos, min_tokens, repetition_penalty, presence_penalty, frequency_penalty, logit_bias,
-logprobs, prompt_logprobs, constraint ({"kind": "json_schema", "regex" or "choice", "source": its
-text}). With max_tokens 0 a prompt is scored only. Flags stand in for fields that a line does not
-have. Every line is checked first."""
+logprobs, prompt_logprobs, max_draft_tokens (guessed ahead in a step, 0 for none), constraint
+({"kind": "json_schema", "regex" or "choice", "source": its text}). With max_tokens 0 a prompt is
+scored only. Flags stand in for fields that a line does not have. Every line is checked first."""
 
 _EPILOG = """\
 A line is written to --out when its answer has ended, whichever does first: an object with index

@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from farthing.cli.options import add_backend_options, positive, whole
+from farthing.cli.options import add_backend_options, add_speculation, positive, whole
 from farthing.cli.process import say
 from farthing.core import ActivationMode, KVDtype, RequestError
 from farthing.serve.settings import Settings, fault
@@ -85,6 +85,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="tokens in the cache, all texts together (default: by the rule below)",
     )
     add_backend_options(group)
+    add_speculation(group)
     groups: dict[str, Any] = {}
     for each in fields(Settings):
         title = each.metadata["group"]
@@ -102,19 +103,22 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.json and not arguments.check:
         raise RequestError("--json is for --check: for a log in JSON there is --log-format json")
-    _warn_of_readers(arguments)
+    warnings = _readers(arguments)
     options = _model_options(arguments)
     if arguments.check:
         from farthing.cli.serve_check import check
 
+        for warning in warnings:
+            say(f"warning: {warning}")
         return check(settings, options, arguments)
     from farthing.serve.run import serve
 
-    return serve(settings, options)
+    return serve(settings, options, warnings)
 
 
-def _warn_of_readers(arguments: argparse.Namespace) -> None:
-    """A secret is not safe where other users of the machine can read it."""
+def _readers(arguments: argparse.Namespace) -> list[str]:
+    """What to warn of: a secret is not safe where other users of the machine can read it."""
+    warnings: list[str] = []
     for each in fields(Settings):
         if not each.metadata.get("secret"):
             continue
@@ -122,9 +126,12 @@ def _warn_of_readers(arguments: argparse.Namespace) -> None:
         source = str(arguments.sources[each.name])
         path = Path(source.rpartition(", line ")[0] or ".")
         if source == flag:
-            say(f"warning: other users of this machine can see what follows {flag} (ps shows it)")
+            warnings.append(
+                f"other users of this machine can see what follows {flag} (ps shows it)"
+            )
         elif path.is_file() and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-            say(f"warning: {path} holds a secret that other users can read: chmod 600 it")
+            warnings.append(f"{path} holds a secret that other users can read: chmod 600 it")
+    return warnings
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
@@ -148,6 +155,7 @@ def _model_options(arguments: argparse.Namespace) -> ModelOptions:
         kv_dtype=KVDtype(arguments.kv_dtype),
         activations=None if mode is None else ActivationMode(mode),
         threads=arguments.threads,
+        speculate=arguments.speculate,
     )
 
 

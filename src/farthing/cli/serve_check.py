@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from farthing import __version__
 from farthing.cli.config import DEFAULT_SOURCE
+from farthing.cli.plan_report import shown_size, sum_facts, sum_table
 from farthing.cli.progress import terminal_progress
+from farthing.cli.terminal import write_table
 from farthing.core import DoesNotFitError
 from farthing.files.catalog import resolve
-from farthing.plan.memory import PROCESS_BYTES, require_room
+from farthing.plan.memory import require_room
 from farthing.serve.loading import sizes_of
 from farthing.serve.run import refuse_early
 from farthing.serve.settings import Settings
@@ -19,6 +21,7 @@ from farthing.serve.settings import Settings
 if TYPE_CHECKING:
     import argparse
 
+    from farthing.plan.sum import MemorySum
     from farthing.serve.loading import ModelOptions
     from farthing.serve.sizing import Sizes
 
@@ -30,6 +33,7 @@ _MODEL_FLAGS = (
     "threads",
     "kv_dtype",
     "activations",
+    "speculate",
 )
 _MASK = "***"
 
@@ -42,7 +46,8 @@ def check(settings: Settings, options: ModelOptions, arguments: argparse.Namespa
     refuse_early(settings)
     with terminal_progress(quiet=arguments.json) as progress:
         path = resolve(options.model, progress)
-    sizes = sizes_of(options, path)
+    store = settings.prefix_store_bytes if settings.prefix_store else 0
+    sizes, memory = sizes_of(options, path, store)
     try:
         require_room(sizes.plan, sizes.room)
         advice = None
@@ -50,9 +55,9 @@ def check(settings: Settings, options: ModelOptions, arguments: argparse.Namespa
         advice = str(error)
     configuration = _configuration(settings, arguments)
     if arguments.json:
-        _print_json(str(path), configuration, sizes, advice)
+        _print_json(str(path), configuration, sizes, memory, advice)
     else:
-        _print(str(path), configuration, sizes, advice)
+        _print(str(path), configuration, sizes, memory, advice)
     return 0 if advice is None else DoesNotFitError.exit_code
 
 
@@ -74,18 +79,12 @@ def _configuration(
     return {name.replace("_", "-"): entry for name, entry in shown.items()}
 
 
-def _memory(sizes: Sizes) -> dict[str, int]:
-    plan = sizes.plan
-    return {
-        "weights": plan.weight_bytes,
-        "cache": plan.cache_bytes,
-        "working": plan.arena.total_bytes,
-        "process": PROCESS_BYTES,
-    }
-
-
 def _print_json(
-    path: str, configuration: dict[str, tuple[object, str]], sizes: Sizes, advice: str | None
+    path: str,
+    configuration: dict[str, tuple[object, str]],
+    sizes: Sizes,
+    memory: MemorySum,
+    advice: str | None,
 ) -> None:
     plan = sizes.plan
     whole: dict[str, Any] = {
@@ -103,7 +102,8 @@ def _print_json(
             "kv_dtype": plan.kv_dtype.value,
             "why": sizes.why,
         },
-        "memory_bytes": _memory(sizes),
+        "memory_bytes": memory.groups(),
+        "sum": sum_facts(memory),
         "needed_bytes": sizes.needed,
         "available_bytes": sizes.room,
         "fits": advice is None,
@@ -113,7 +113,11 @@ def _print_json(
 
 
 def _print(
-    path: str, configuration: dict[str, tuple[object, str]], sizes: Sizes, advice: str | None
+    path: str,
+    configuration: dict[str, tuple[object, str]],
+    sizes: Sizes,
+    memory: MemorySum,
+    advice: str | None,
 ) -> None:
     plan = sizes.plan
     values = {name: _shown(value) for name, (value, _) in configuration.items()}
@@ -122,12 +126,8 @@ def _print(
     print("configuration")
     for name, (_, source) in configuration.items():
         print(f"  {name:{width}}  {values[name]:{value_width}}  {source}")
-    print(f"memory for {path}, in MB")
-    for name, size in _memory(sizes).items():
-        print(f"  {name:{width}}  {size / 1e6:>10,.1f}")
-    print(
-        f"  {'in all':{width}}  {sizes.needed / 1e6:>10,.1f} of {sizes.room / 1e6:,.1f} available"
-    )
+    write_table(sum_table(memory, f"memory for {path}"))
+    print(f"{shown_size(sizes.needed)} of {shown_size(sizes.room)} available")
     print(
         f"a context of {plan.context_length:,} tokens, a {plan.kv_dtype.value} cache of "
         f"{plan.cache_tokens:,}, {plan.slots} slots, {plan.threads} threads\n  {sizes.why}"

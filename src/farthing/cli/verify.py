@@ -27,19 +27,6 @@ examples:
   farthing verify model.gguf --tokens 16 --json
 """
 
-_PASSAGE = """\
-A farthing was a quarter of a penny. It bought a bun, a box of matches or a place by the fire, and
-people who had few of them counted each one twice. The habit is a good one. A machine that adds the
-same numbers in another order may find another sum, since every addition rounds; most programs shrug
-at that, and so a text changes when a neighbour arrives, when a longer prompt is cut in pieces, or
-when a thread is added. Here the order is fixed instead, and what follows is the proof of it. The
-same words are read whole and in pieces, alone and in company, remembered and read anew. If a single
-bit of a single number came out different, somebody would have to explain why. On the twelfth of
-March 1871 the keeper wrote: wind south-west, light steady, nothing to report. He had written so on
-ninety-seven days out of a hundred. On the others he wrote what had gone wrong, and because of that
-his book was believed.
-"""
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
@@ -92,6 +79,7 @@ class _Subject:
     ) -> None:
         from farthing.files.catalog import resolve
         from farthing.files.checkpoint import open_checkpoint
+        from farthing.lab.passage import PASSAGE
         from farthing.lab.verify import prompt_of
         from farthing.models.load import load_model
         from farthing.plan.machine import usable_cores
@@ -105,13 +93,15 @@ class _Subject:
         progress.phase("open")
         checkpoint = open_checkpoint(self.path)
         self.model = load_model(checkpoint)
-        self.prompt = prompt_of(load_tokenizer(checkpoint).encode(_PASSAGE))
+        self.prompt = prompt_of(load_tokenizer(checkpoint).encode(PASSAGE))
 
     def checks(self) -> Iterator[Check]:
         """Runs the checks, yielding each as soon as it is known."""
         from farthing.lab.verify import verify
+        from farthing.plan.memory import kv_dtypes
 
-        return verify(self.make_backend, self.prompt, self.tokens, self.threads)
+        able = kv_dtypes(self.model.program)
+        return verify(self.make_backend, self.prompt, self.tokens, self.threads, able)
 
     def make_backend(self, kv_dtype: KVDtype, threads: int) -> BreakableBackend:
         """A native backend with room for the text and its neighbours."""

@@ -72,7 +72,7 @@ class Answer:
         self._decoder = decoder
 
     def take(self, scheduler: Scheduler, now: float, native_seconds: float) -> None:
-        """Takes the token that its sequence has just gained; a stop string ends the sequence.
+        """Takes the tokens that its sequence has just gained; a stop string ends the sequence.
 
         There is none where only the prompt was to be read, and that is done.
         `now` is when the step ended, and `native_seconds` were spent in the backend up to then.
@@ -80,21 +80,24 @@ class Answer:
         sequence = self.sequence
         if sequence is None:
             raise RuntimeError("an answer has a token before it has a sequence")
-        if len(sequence.tokens) > len(self.request.prompt) + len(self.pieces):
-            ends = sequence.ends_with_token
-            self.pieces.append("" if ends else self._decoder.push(sequence.tokens[-1]))
-            if self._decoder.stopped is not None:
-                scheduler.end(sequence, "stop")
-        elif sequence.mean is not None:
+        at = len(self.request.prompt) + len(self.pieces)
+        if at == len(sequence.tokens) and sequence.mean is not None:
             self.embedding = sequence.mean.vector()
+        sampling = self.request.sampling
+        while at < len(sequence.tokens):
+            at += 1
+            ends = sequence.ends_with_token and at == len(sequence.tokens)
+            self.pieces.append("" if ends else self._decoder.push(sequence.tokens[at - 1]))
+            if self._decoder.stopped is not None:
+                scheduler.end(sequence, "stop", at)
+            if len(self.pieces) == sampling.min_tokens:
+                self._decoder.watch(sampling.stop)
         if self.made == 0:
             self.first = now
         self.last = now
         self.native_after = native_seconds
-        if len(self.pieces) == self.request.sampling.min_tokens:
-            self._decoder.watch(self.request.sampling.stop)
         if sequence.finish_reason is not None:
-            self.finish(sequence.finish_reason)
+            self.finish(sequence.finish_reason, sequence.error)
 
     def finish(self, reason: FinishReason, error: FarthingError | None = None) -> None:
         """Notes the end, and the text that was held back until it."""

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 class Usage:
     """Tokens read and tokens written; an ending token counts as written.
 
-    `cached_tokens` of the prompt needed no computing: the cache had them.
+    `cached_tokens` of the prompt needed no computing: the cache had them. `drafted_tokens` were
+    guessed ahead and computed, of which `accepted_tokens` proved right and were written.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

@@ -19,6 +19,8 @@ from farthing.core import RequestError
 from farthing.engine.grammar_source import grammar_source
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from llguidance import LLMatcher
     from numpy.typing import NDArray
 
@@ -160,6 +162,22 @@ class Matcher:
             self._machine = self._master.deep_copy()
         if not renewed or not self._follow(self._tokens):
             raise self._grammar.error(self._machine)
+
+    def masks_ahead(self, tokens: Iterable[int]) -> list[NDArray[np.uint32]]:
+        """What `mask` would be after each of these tokens, up to where the form lets none follow.
+
+        Nothing is taken in. A token that is not allowed, or completes the form, has no mask.
+        """
+        machine = self._machine.deep_copy()
+        masks: list[NDArray[np.uint32]] = []
+        for token in tokens:
+            if not machine.consume_token(token) or machine.is_stopped():
+                break
+            mask = self._vocabulary.mask_of(machine)
+            if machine.is_error() or not self._vocabulary.goes_on(mask):
+                break
+            masks.append(self._without_ends(mask))
+        return masks
 
     def _follow(self, tokens: list[int]) -> bool:
         machine = self._machine

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from farthing.engine.prefix import PrefixIndex
     from farthing.engine.prompt_rows import TokenLogprob
     from farthing.engine.prompts import Prompt, Prompts
+    from farthing.engine.speculate import Speculation
     from farthing.engine.store import Restored, Saved
     from farthing.text.chat import ChatTemplate
     from farthing.text.tokenizer import Tokenizer
@@ -65,6 +66,7 @@ class Engine:
         report: LoadReport | None = None,
         policy: Policy | None = None,
         queue_tokens: int | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         if queue_tokens is not None and (type(queue_tokens) is not int or queue_tokens < 1):
             raise RequestError(
@@ -76,7 +78,7 @@ class Engine:
         self._limits = limits_of(backend)
         self._backend = backend
         self._grammars = Grammars(tokenizer, backend.vocabulary_size)
-        scheduler = Scheduler(self._limits, frozenset(tokenizer.eos_ids), policy)
+        scheduler = Scheduler(self._limits, frozenset(tokenizer.eos_ids), policy, speculation)
         self._loop = Loop(backend, scheduler, queue_tokens)
         self._ids = count()
         finalize(self, self._loop.drop).atexit = False
@@ -97,13 +99,15 @@ class Engine:
         sharing: bool = Policy.sharing,
         weights: Mapping[str, float] | None = None,
         queue_tokens: int | None = None,
+        speculate: str = "auto",
         progress: LoadProgress | None = None,
     ) -> Engine:
         """Loads a model by path, folder, hub id or catalog name; see `farthing.engine.load`.
 
         `context_length` is the model's own unless given. The cache holds `cache_tokens` positions,
         or `sequences` texts of that length; at most `slots` run at once. `latency_target`,
-        `sharing` and `weights` are as in `Policy`, `queue_tokens` as in `Engine`. `threads` is one
+        `sharing` and `weights` are as in `Policy`, `queue_tokens` as in `Engine`. `speculate` is
+        "auto", "ngram" or "off": how tokens are guessed ahead (`speculate.py`). `threads` is one
         for each core that this process may use. Raises `FileFormatError` or
         `UnsupportedModelError` for the file, `DownloadError` when it cannot be fetched,
         `DoesNotFitError` when the memory does not suffice, before any is taken.
@@ -123,6 +127,7 @@ class Engine:
             sharing=sharing,
             weights=weights,
             queue_tokens=queue_tokens,
+            speculate=speculate,
             progress=progress,
         )
 
@@ -186,7 +191,7 @@ class Engine:
                 held_blocks=pool.held,
                 steps=loop.steps,
                 native_seconds=loop.native_seconds,
-                counters=replace(loop.scheduler.counters),
+                counters=loop.scheduler.counters.copy(),
             )
 
     def pace(self, running: int, context: int) -> Pace:

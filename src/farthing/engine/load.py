@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from farthing.core import ActivationMode, DoesNotFitError, KVDtype, RequestError
+from farthing.engine.drafting import speculation_of
 from farthing.engine.engine import Engine
 from farthing.engine.limits import Policy
 from farthing.files.catalog import resolve
-from farthing.files.checkpoint import open_checkpoint
+from farthing.files.checkpoint import has_receipt, open_checkpoint
 from farthing.files.progress import Progress
 from farthing.models.load import load_model
 from farthing.plan.machine import usable_cores
-from farthing.plan.memory import plan_memory
+from farthing.plan.memory import DRAFT_ROWS, plan_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
+    from farthing.engine.speculate import Speculation
     from farthing.files.checkpoint import Checkpoint
     from farthing.models.load import Model
     from farthing.plan.memory import MemoryPlan
@@ -50,7 +52,7 @@ class LoadReport:
     kind. `formats` counts the weight tensors by stored format; `computed` says for each of these
     what it is multiplied as: "Q4_1 x int8" is the packed format and the activations' mode.
     `cache_tokens` positions are shared by at most `slots` texts at once. `threads` run, of the
-    `threads_asked` for.
+    `threads_asked` for. `has_receipt`: the model came with one (`files/receipt.py`), not yet read.
     """
 
     model: str
@@ -70,6 +72,7 @@ class LoadReport:
     memory: Mapping[str, int]
     formats: Mapping[str, int]
     computed: Mapping[str, str]
+    has_receipt: bool = False
 
 
 class _Clock:
@@ -106,6 +109,7 @@ def load(
     sharing: bool = Policy.sharing,
     weights: Mapping[str, float] | None = None,
     queue_tokens: int | None = None,
+    speculate: str = "auto",
     progress: LoadProgress | None = None,
     planner: Callable[..., MemoryPlan] = plan_memory,
 ) -> Engine:
@@ -126,6 +130,7 @@ def load(
         if number is not None and type(number) is not int:
             raise RequestError(f"{name} must be a whole number, not {number!r:.40}")
     policy = Policy(latency_target, sharing, {} if weights is None else weights, slots)
+    speculation = speculation_of(speculate)
     cores = usable_cores()
     asked = cores if threads is None else threads
     progress = LoadProgress() if progress is None else progress
@@ -145,9 +150,13 @@ def load(
             kv_dtype=cache,
             activations=mode,
             threads=min(asked, cores),
+            draft_rows=0 if speculation is None else DRAFT_ROWS,
         )
+    policy = replace(policy, slots=plan.slots)
     try:
-        return _allocated(path, checkpoint, loaded, plan, policy, queue_tokens, asked, clock)
+        return _allocated(
+            path, checkpoint, loaded, plan, policy, queue_tokens, speculation, asked, clock
+        )
     except MemoryError as error:
         raise DoesNotFitError(
             "this process may not take the memory that the machine has: raise its limit (ulimit "
@@ -162,6 +171,7 @@ def _allocated(
     plan: MemoryPlan,
     policy: Policy,
     queue_tokens: int | None,
+    speculation: Speculation | None,
     threads_asked: int,
     clock: _Clock,
 ) -> Engine:
@@ -183,7 +193,7 @@ def _allocated(
     except BaseException:
         backend.close()
         raise
-    report = _report(path, loaded, plan, threads_asked, backend.tier, clock)
+    report = _report(path, checkpoint, loaded, plan, threads_asked, backend.tier, clock)
     return Engine(
         backend,
         tokenizer,
@@ -191,6 +201,7 @@ def _allocated(
         report=report,
         policy=policy,
         queue_tokens=queue_tokens,
+        speculation=speculation,
     )
 
 
@@ -231,9 +242,14 @@ class _TextParts(Thread):
 
 
 def _report(
-    path: Path, model: Model, plan: MemoryPlan, threads_asked: int, isa: str, clock: _Clock
+    path: Path,
+    checkpoint: Checkpoint,
+    model: Model,
+    plan: MemoryPlan,
+    threads_asked: int,
+    isa: str,
+    clock: _Clock,
 ) -> LoadReport:
-    packed = {place.stored: place.packed for place in plan.weights.values() if place.packed}
     return LoadReport(
         model=model.name,
         path=path,
@@ -255,10 +271,15 @@ def _report(
             "working": plan.arena.total_bytes,
         },
         formats=dict(Counter(model.formats.values()).most_common()),
-        computed={
-            stored: f"{format_.name} x {format_.mode.value}" for stored, format_ in packed.items()
-        },
+        computed=computed_as(plan),
+        has_receipt=has_receipt(checkpoint),
     )
+
+
+def computed_as(plan: MemoryPlan) -> dict[str, str]:
+    """For each stored format of the matrices what it is multiplied as; see `LoadReport`."""
+    packed = {place.stored: place.packed for place in plan.weights.values() if place.packed}
+    return {stored: f"{format_.name} x {format_.mode.value}" for stored, format_ in packed.items()}
 
 
 def _choice(kind: type[Choice], name: str, value: str) -> Choice:

@@ -294,9 +294,6 @@ class Loop:
             return
         for sequence in gained:
             answer = self._answers[sequence]
-            if sequence.finish_reason == "error":
-                self._end(answer, "error", sequence.error)
-                continue
             try:
                 answer.take(self.scheduler, self._now, self.native_seconds)
             except Exception as error:

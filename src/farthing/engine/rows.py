@@ -6,24 +6,29 @@ alone, so everything else is built once for a given list of sequences and used a
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from farthing.core import SamplingRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterable, Iterator, Sequence
 
     from farthing.core import SamplingParams
+
+
+View = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.uint8], NDArray[np.int32]]
+"""What `SamplingRows` lists for one row: ids, bias, seen and count."""
 
 
 class Adjustments:
     """The token ids of one sequence whose logits change before filtering, kept step by step.
 
     Grows by one entry for each new token id; `view` is what `SamplingRows` lists for the row.
+    The `banned` ids are banned from the first `min_tokens` tokens of the output.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class Adjustments:
         self._seen = np.zeros(16, np.uint8)
         self._count = np.zeros(16, np.int32)
         self._banned = {token: sampling.logit_bias.get(token, 0.0) for token in banned}
+        self._until_lifted = sampling.min_tokens
         for token, bias in sampling.logit_bias.items():
             self._set_bias(token, bias)
         for token in self._banned:
@@ -50,24 +56,32 @@ class Adjustments:
                 self._seen[slot] = 1
 
     def add_output(self, token: int) -> None:
-        """Counts one more token of the output."""
+        """Counts one more token of the output; the one that makes enough of them lifts the ban."""
         if self._counts_output:
             slot = self._slot(token)
             self._seen[slot] = 1
             self._count[slot] += 1
+        self._until_lifted -= 1
+        if self._until_lifted == 0:
+            for banned, bias in self._banned.items():
+                self._set_bias(banned, bias)
+            self._banned = {}
 
-    def lift_ban(self) -> None:
-        """Gives the banned ids back the bias they would have had."""
-        for token, bias in self._banned.items():
-            self._set_bias(token, bias)
-        self._banned = {}
-
-    def view(
-        self,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.uint8], NDArray[np.int32]]:
-        """Ids, bias, seen and count: views that the next `add_output` may change."""
+    def view(self) -> View:
+        """Views that the next `add_output` may change."""
         used = len(self._slots)
         return self._ids[:used], self._bias[:used], self._seen[:used], self._count[:used]
+
+    def views_ahead(self, tokens: Iterable[int]) -> Iterator[View]:
+        """What `view` would give after each of these tokens; nothing is counted."""
+        ahead = copy(self)
+        ahead._slots = dict(self._slots)
+        for name in ("_ids", "_bias", "_seen", "_count"):
+            setattr(ahead, name, getattr(self, name).copy())
+        for token in tokens:
+            ahead.add_output(token)
+            ids, bias, seen, count = ahead.view()
+            yield ids.copy(), bias.copy(), seen.copy(), count.copy()
 
     def _set_bias(self, token: int, bias: float) -> None:
         slot = self._slot(token)
@@ -111,15 +125,16 @@ class FixedRows:
     def at(
         self,
         positions: Sequence[int],
-        adjustments: Sequence[Adjustments | None],
+        adjustments: Sequence[View | None],
         masks: Sequence[NDArray[np.uint32] | None] = (),
     ) -> SamplingRows:
         """The rows of one step: row r's token will stand at `positions[r]`.
 
+        `adjustments` are what `Adjustments.view` gives for each row, or None for nothing.
         `masks` are the tokens that each row allows, as `SamplingRows` has them, or None for all.
         """
-        if any(adjustments):
-            views = [_NONE if a is None else a.view() for a in adjustments]
+        if any(view is not None for view in adjustments):
+            views = [_NONE if view is None else view for view in adjustments]
             starts = np.zeros(len(views) + 1, np.int32)
             np.cumsum([len(view[0]) for view in views], out=starts[1:])
             ids, bias, seen, count = (np.concatenate(each) for each in zip(*views, strict=True))

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import logging
 from bisect import insort
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from farthing.core import BLOCK_TOKENS, FarthingError
 from farthing.engine.budget import share_out
-from farthing.engine.cost import StepCost
+from farthing.engine.cost import StepCost, StepShape
 from farthing.engine.kv import BlockPool, blocks_for
 from farthing.engine.limits import Policy, refuse_impossible
 from farthing.engine.reuse import Reuse
 from farthing.engine.sequence import Sequence
 from farthing.engine.step import Step, StepWriter
+from farthing.engine.verification import DraftCounts, take_drafted
 from farthing.engine.waiting import WaitingLine
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
     from farthing.core import Request, StepPlan, StepResult
     from farthing.engine.constraints import Matcher
-    from farthing.engine.cost import StepShape
     from farthing.engine.limits import Limits
     from farthing.engine.prefix import PrefixIndex
     from farthing.engine.sequence import FinishReason
+    from farthing.engine.speculate import Speculation
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Counters:
 
     `prompt_tokens` are those of admitted prompts, of which `reused_tokens` came from the cache.
     `recomputed_tokens` were computed before, and lost when their sequence was preempted.
+    `drafts` are the guesses and how they fared.
     """
 
     prompt_tokens: int = 0
@@ -55,6 +57,11 @@ class Counters:
     generated_tokens: int = 0
     preemptions: int = 0
     recomputed_tokens: int = 0
+    drafts: DraftCounts = field(default_factory=DraftCounts)
+
+    def copy(self) -> Counters:
+        """As they are now."""
+        return replace(self, drafts=self.drafts.copy())
 
 
 class Scheduler:
@@ -69,6 +76,7 @@ class Scheduler:
         limits: Limits,
         eos_ids: frozenset[int] = frozenset(),
         policy: Policy | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         policy = Policy() if policy is None else policy
         self.limits = limits
@@ -76,6 +84,7 @@ class Scheduler:
         self.pool = BlockPool(limits.total_blocks)
         self.cost = StepCost()
         self.counters = Counters()
+        self.speculation = speculation
         self._eos_ids = eos_ids
         # Every running sequence can then have one token and one row of any step.
         self.slots = min(limits.step_rows, limits.step_tokens, policy.slots or limits.step_rows)
@@ -86,6 +95,7 @@ class Scheduler:
         self._arrivals = 0
         self._held_back = 0
         self._step = Step()
+        self._kept: list[tuple[int, Sequence]] = []
         self._writer = StepWriter()
 
     @property
@@ -106,7 +116,12 @@ class Scheduler:
     @property
     def planned(self) -> ListOf[tuple[Sequence, int]]:
         """The sequences of the plan made last, and how many tokens each feeds."""
-        return self._step.parts
+        return self._step.fed
+
+    @property
+    def kept(self) -> ListOf[tuple[int, Sequence]]:
+        """The rows of the result taken in last whose token a sequence gained."""
+        return self._kept
 
     @property
     def index(self) -> PrefixIndex | None:
@@ -165,7 +180,7 @@ class Scheduler:
         """
         if self._step.wanted and result.tokens.min() < 0:
             self._refuse_no_numbers(result)
-        step, self._step = self._step, Step()
+        step, self._step, self._kept = self._step, Step(), []
         for sequence, count in step.parts:
             end = sequence.computed + count
             again = max(0, min(end, sequence.furthest) - sequence.computed)
@@ -178,19 +193,54 @@ class Scheduler:
             self._take_prompt_rows(step, result) if step.scoring or step.pooled else step.wanted
         )
         tokens = result.tokens.tolist() if step.wanted else []
-        for row, (sequence, token, target) in enumerate(
-            zip(step.wanted, tokens, step.targets, strict=True)
-        ):
-            if target < 0:
-                sequence.record(result, row)
-                sequence.append(token)
-                if sequence.finish_reason is not None:
-                    self._stop(sequence)
-        self.counters.generated_tokens += len(gained)
+        if step.drafts:
+            gained = self._take_drafted(step, result, tokens)
+        else:
+            for row, (sequence, token, target) in enumerate(
+                zip(step.wanted, tokens, step.targets, strict=True)
+            ):
+                if target < 0:
+                    self._append(sequence, result, row, token)
         for sequence in step.read:
             sequence.finish_reason = "length"
             self._stop(sequence)
         return [*gained, *step.read] if step.read else gained
+
+    def _append(self, sequence: Sequence, result: StepResult, row: int, token: int) -> None:
+        """A sequence gains the token that its row has given."""
+        self.counters.generated_tokens += 1
+        self._kept.append((row, sequence))
+        sequence.record(result, row)
+        sequence.append(token)
+        if sequence.finish_reason is not None:
+            self._stop(sequence)
+
+    def _take_drafted(self, step: Step, result: StepResult, tokens: ListOf[int]) -> list[Sequence]:
+        """As `commit`, of a step with drafts."""
+        gained, fared = take_drafted(
+            step,
+            tokens,
+            lambda sequence, row, token: self._append(sequence, result, row, token),
+            self._confirm,
+        )
+        counts = self.counters.drafts
+        counts.steps += 1
+        for sequence, draft in step.drafts.items():
+            tested, right = fared[sequence]
+            counts.proposed += len(draft.tokens)
+            counts.add(tested, right)
+            sequence.drafted += len(draft.tokens)
+            sequence.accepted += right
+            if self.speculation is not None:
+                self.speculation.learn(sequence, tested, right)
+        return gained
+
+    def _confirm(self, sequence: Sequence) -> None:
+        """The guess that follows what is computed was right."""
+        self._line.serve(sequence.request.key, 1)
+        sequence.computed += 1
+        sequence.furthest = max(sequence.furthest, sequence.computed)
+        self._reuse.offer(sequence)
 
     def _refuse_no_numbers(self, result: StepResult) -> None:
         step = self._step
@@ -204,15 +254,20 @@ class Scheduler:
                     "--activations fp32 and --kv-dtype fp32"
                 )
 
-    def end(self, sequence: Sequence, reason: FinishReason) -> None:
+    def end(self, sequence: Sequence, reason: FinishReason, length: int | None = None) -> None:
         """Ends a sequence between two steps: a stop string was met, or nobody waits for it.
 
-        One that has ended already stays as it is, except that a stop string in the last token that
-        `max_tokens` allows counts as a stop.
+        One that has ended already stays as it is, except that a stop string counts before anything
+        that the last token, or one behind the string, ended it by. `length` is how many of its
+        tokens there are then: of several that a step gave, the last may stand behind the string.
         """
+        if length is not None and length < len(sequence.tokens):
+            self.counters.generated_tokens -= len(sequence.tokens) - length
+            sequence.cut(length)
         if sequence.finish_reason is not None:
-            if (sequence.finish_reason, reason) == ("length", "stop"):
+            if reason == "stop" and sequence.finish_reason in ("length", "stop", "error"):
                 sequence.finish_reason = reason
+                sequence.error = None
             return
         sequence.finish_reason = reason
         if sequence.running:
@@ -270,7 +325,8 @@ class Scheduler:
         while len(self._running) < self.slots and (sequence := self._line.next()) is not None:
             if self._running:
                 promised = sum(
-                    blocks_for(len(each.tokens)) - len(each.blocks) for each in self._running
+                    max(0, blocks_for(len(each.tokens)) - len(each.blocks))
+                    for each in self._running
                 )
                 spare = self.pool.available - promised - len(self._running)
                 if self._reuse.wanted_blocks(sequence) > spare:
@@ -288,10 +344,31 @@ class Scheduler:
         ready = [sequence for sequence in self._running if self._reuse.resume(sequence)]
         rows = self.limits.step_rows
         counts = share_out(ready, budget, rows, self.policy.latency_target, self.cost)
+        drafts = {}
+        # Nothing is guessed while a prompt is in the step.
+        if self.speculation is not None and max(counts, default=0) == 1:
+            spare = min(budget - sum(counts), rows - len(ready))
+            decoding = [
+                sequence
+                for sequence, count in zip(ready, counts, strict=True)
+                if count and len(sequence.tokens) - sequence.computed == 1
+            ]
+            drafts = self.speculation.drafts(decoding, spare, self.cost)
         # The oldest first: whom they preempt has not been planned.
         for sequence, count in zip(ready, counts, strict=True):
-            if count and sequence.running and self._make_room(sequence, count):
+            if not (count and sequence.running):
+                continue
+            draft = drafts.get(sequence)
+            if draft is not None and self._make_room_aside(sequence, count + len(draft.tokens)):
+                step.add_drafted(sequence, draft)
+            elif self._make_room(sequence, count):
                 step.add(sequence, count)
+
+    def _make_room_aside(self, sequence: Sequence, count: int) -> bool:
+        """As `_make_room`, but takes no block that a running sequence may need soon."""
+        missing = blocks_for(sequence.computed + count) - len(sequence.blocks)
+        spare = self.pool.available - len(self._running)
+        return missing + 1 <= spare and self._make_room(sequence, count)
 
     def _make_room(self, sequence: Sequence, count: int) -> bool:
         """Gives a sequence the blocks that its next `count` tokens are written to, all its own.
@@ -349,6 +426,8 @@ class Scheduler:
         sequence.running = False
         self._running.remove(sequence)
         self._line.release(sequence)
+        if self.speculation is not None:
+            self.speculation.forget(sequence)
         self._reuse.withdraw(sequence)
         self.pool.give(sequence.blocks)
         sequence.blocks = []

@@ -29,6 +29,7 @@ class Sequence:
     `scores` or `mean` gathers what the request wants of its own prompt.
     `matcher` follows a constrained text, token by token as they are appended. `ends_with_token`:
     it ended by an ending token, which is no part of the text.
+    Of its next tokens `drafted` were guessed and computed, of which `accepted` proved right.
     `began` is when the first step that holds some of it did, by `time.perf_counter`;
     `machine_seconds` are its share of the time that steps took.
     """
@@ -59,6 +60,7 @@ class Sequence:
         self.reused = 0
         self.miss: Miss | None = None
         self.preemptions = 0
+        self.drafted = self.accepted = 0
         self.began: float | None = None
         self.machine_seconds = 0.0
         self.finish_reason: FinishReason | None = None
@@ -116,11 +118,8 @@ class Sequence:
             self._fail(_no_token())
             return
         self.tokens.append(token)
-        made = len(self.tokens) - len(self.request.prompt)
         if self.adjustments is not None:
             self.adjustments.add_output(token)
-            if made == self.request.sampling.min_tokens:
-                self.adjustments.lift_ban()
         if token in self.ending_ids:
             self.finish_reason = "stop"
             self.ends_with_token = True
@@ -128,6 +127,13 @@ class Sequence:
             self.finish_reason = "stop"
         elif self.finish_reason is None and len(self.tokens) == self.most_tokens:
             self.finish_reason = "length"
+
+    def cut(self, length: int) -> None:
+        """Takes back all tokens but the first `length`: a stop string came before them."""
+        del self.tokens[length:]
+        if self.logprobs is not None:
+            del self.logprobs[length - len(self.request.prompt) :]
+        self.ends_with_token = False
 
     def record(self, result: StepResult, row: int) -> None:
         """Keeps the log-probabilities of a row, where the request asks for any."""

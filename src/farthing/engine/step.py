@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from farthing.core import SamplingRows
+    from farthing.engine.drafter import Draft
+    from farthing.engine.rows import View
     from farthing.engine.sequence import Sequence
 
 
@@ -27,6 +29,8 @@ class Step:
     A sequence wants a row when its last known token is among those it feeds, to sample from; one
     whose prompt is scored wants the others' too. `rows` are their indices among the step's tokens,
     `wanted` whose each is, and `targets` the token that it scores, -1 where one is sampled.
+    After its last known token a sequence may feed `drafts` of those that follow, each of which
+    wants a row as well: `drafted` are these by row, -1 for the others'.
     `pooled` sequences want hidden states, with the index of the first and how many; `read` ones are
     done with this step without a sample.
     """
@@ -36,6 +40,8 @@ class Step:
         self.wanted: list[Sequence] = []
         self.rows: list[int] = []
         self.targets: list[int] = []
+        self.drafted: list[int] = []
+        self.drafts: dict[Sequence, Draft] = {}
         self.scoring = False
         self.pooled: list[tuple[Sequence, int, int]] = []
         self.read: list[Sequence] = []
@@ -55,15 +61,39 @@ class Step:
             else:
                 self.read.append(sequence)
 
+    def add_drafted(self, sequence: Sequence, draft: Draft) -> None:
+        """The sequence feeds the one known token it lacks, and its draft."""
+        self.add(sequence, 1)
+        self.drafts[sequence] = draft
+        for token in draft.tokens:
+            self._tokens += 1
+            self._want(sequence, self._tokens - 1, -1, token)
+        count = len(draft.tokens)
+        self._context += attended(sequence.computed + 1, count)
+        self._reads += count
+
     @property
     def shape(self) -> StepShape:
         """What the step costs by."""
         return StepShape(self._tokens, len(self.rows), self._context, self._reads)
 
-    def _want(self, sequence: Sequence, row: int, target: int) -> None:
+    @property
+    def fed(self) -> list[tuple[Sequence, int]]:
+        """As `parts`, drafts included."""
+        if not self.drafts:
+            return self.parts
+        return [
+            (sequence, count + len(self.drafts[sequence].tokens))
+            if sequence in self.drafts
+            else (sequence, count)
+            for sequence, count in self.parts
+        ]
+
+    def _want(self, sequence: Sequence, row: int, target: int, drafted: int = -1) -> None:
         self.wanted.append(sequence)
         self.rows.append(row)
         self.targets.append(target)
+        self.drafted.append(drafted)
 
     def _want_prompt_rows(self, sequence: Sequence, count: int) -> None:
         """Before the sequence's tokens are counted."""
@@ -100,6 +130,10 @@ class StepWriter:
             else:
                 token_ids += sequence.tokens[computed:end]
                 positions += range(computed, end)
+            if sequence in step.drafts:
+                drafts = step.drafts[sequence].tokens
+                token_ids += drafts
+                positions += range(end, end + len(drafts))
             starts.append(len(token_ids))
         tables = [sequence.blocks for sequence, _ in step.parts]
         width = max(map(len, tables))
@@ -124,11 +158,29 @@ class StepWriter:
                 [(each.request.sampling, each.seed, each.request.choice) for each in wanted]
             )
             self._fixed_for = wanted
-        return self._fixed.at(
-            [len(sequence.tokens) for sequence in wanted],
-            [sequence.adjustments for sequence in wanted],
-            [None if each.matcher is None else each.matcher.mask for each in wanted],
-        )
+        return self._fixed.at(*_moving(step))
+
+
+def _moving(step: Step) -> tuple[list[int], list[View | None], list[NDArray[np.uint32] | None]]:
+    """What each row has of its own: the position, the adjustments and the mask of its sample."""
+    positions: list[int] = []
+    adjustments: list[View | None] = []
+    masks: list[NDArray[np.uint32] | None] = []
+    for sequence, drafted in zip(step.wanted, step.drafted, strict=True):
+        if drafted >= 0:
+            continue  # they came with the row before the first of them
+        positions.append(len(sequence.tokens))
+        adjusted, matcher = sequence.adjustments, sequence.matcher
+        adjustments.append(None if adjusted is None else adjusted.view())
+        masks.append(None if matcher is None else matcher.mask)
+        if (draft := step.drafts.get(sequence)) is not None:
+            count = len(draft.tokens)
+            positions += range(len(sequence.tokens) + 1, len(sequence.tokens) + 1 + count)
+            adjustments += (
+                [None] * count if adjusted is None else adjusted.views_ahead(draft.tokens)
+            )
+            masks += draft.masks or [None] * count
+    return positions, adjustments, masks
 
 
 def _uncommon(step: Step) -> dict[str, NDArray[np.int32]]:
@@ -158,8 +210,8 @@ def _scoring_rows(step: Step) -> SamplingRows:
     sampled = [each if target < 0 else None for each, target in rows]
     plain = fixed.at(
         [len(each.tokens) for each in step.wanted],
-        [None if each is None else each.adjustments for each in sampled],
-        [None if each is None or each.matcher is None else each.matcher.mask for each in sampled],
+        [None if e is None or e.adjustments is None else e.adjustments.view() for e in sampled],
+        [None if e is None or e.matcher is None else e.matcher.mask for e in sampled],
     )
     return replace(plain, target=np.array(step.targets, np.int32))
 

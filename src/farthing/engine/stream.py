@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from farthing.engine.answer import Answer, Waiter
     from farthing.engine.loop import Loop
     from farthing.engine.prompt_rows import TokenLogprob
+    from farthing.engine.sequence import Sequence
 
 T = TypeVar("T")
 
@@ -115,7 +116,7 @@ class Stream:
             token_ids=() if sequence is None else tuple(sequence.tokens[first : first + made]),
             finish_reason="cancelled" if cut else answer.reason if ended else None,
             logprobs=None if logprobs is None else tuple(logprobs[:made]),
-            usage=Usage(first, made, 0 if sequence is None else sequence.reused),
+            usage=_usage(first, made, sequence),
             seed=answer.seed,
             timing=Timing(
                 prefill_seconds=answer.first - answer.submitted,
@@ -293,3 +294,9 @@ def interleaved(
     finally:
         for stream in streams.values():
             stream.close()
+
+
+def _usage(prompt: int, made: int, sequence: Sequence | None) -> Usage:
+    if sequence is None:
+        return Usage(prompt, made)
+    return Usage(prompt, made, sequence.reused, sequence.drafted, sequence.accepted)

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2-135m"
 
+FLOAT_MODEL = "float"
+"""A small model that comes with farthing and whose weights were never quantised: the reference for
+what needs float weights. `benchmarks/float_model` in the sources trains it."""
+
 
 @dataclass(frozen=True)
 class CatalogEntry:
@@ -94,6 +98,13 @@ CATALOG: dict[str, CatalogEntry] = {
 }
 
 
+def shipped() -> InstalledModel:
+    """The float model, as it lies within the package."""
+    path = Path(__file__).parent / "float_model"
+    size = sum(file.stat().st_size for file in path.iterdir())
+    return InstalledModel(FLOAT_MODEL, path, size, "Apache-2.0", "comes with farthing")
+
+
 def resolve(model: str, progress: Progress = SILENT) -> Path:
     """The path of a model's .gguf file or folder, fetched first where it is not on disk yet.
 
@@ -103,6 +114,8 @@ def resolve(model: str, progress: Progress = SILENT) -> Path:
     path = Path(model)
     if model and _exists(path):
         return path
+    if model == FLOAT_MODEL:
+        return shipped().path
     entry = CATALOG.get(model)
     if entry is not None:
         found = cache.find(entry.name)
@@ -134,8 +147,10 @@ def installed() -> list[InstalledModel]:
 def remove(name: str, progress: Progress = SILENT) -> int:
     """Removes a fetched model and returns the bytes that it took.
 
-    Raises `FarthingError` when it is not on disk.
+    Raises `FarthingError` when it is not on disk, or was not fetched.
     """
+    if name == FLOAT_MODEL:
+        raise DownloadError(f"{name} comes with farthing and was not fetched: it stays")
     hub_id = hub.parse_id(name)
     if name not in CATALOG and hub_id is None:
         raise DownloadError(_unknown(name))
@@ -160,10 +175,9 @@ def _fill(entry: CatalogEntry, progress: Progress, folder: Path) -> cache.Record
 
 
 def _unknown(model: str) -> str:
-    near = difflib.get_close_matches(model.lower(), CATALOG, n=3, cutoff=0.4)
-    known = (
-        f"; did you mean {' or '.join(near)}? Otherwise" if near else f" ({', '.join(CATALOG)}):"
-    )
+    names = [FLOAT_MODEL, *CATALOG]
+    near = difflib.get_close_matches(model.lower(), names, n=3, cutoff=0.4)
+    known = f"; did you mean {' or '.join(near)}? Otherwise" if near else f" ({', '.join(names)}):"
     return (
         f"{model!r:.100} is no file or folder here and no model of the catalog{known} give the "
         "path of a .gguf file, a folder of safetensors, or a hub id (owner/name or "

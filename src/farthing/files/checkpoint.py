@@ -19,6 +19,13 @@ GGUF's.
 """
 
 
+RECEIPT_KEY = "farthing.receipt"
+"""The metadata of a GGUF file under which its receipt lies; see `files/receipt.py`."""
+
+RECEIPT_FILE = "farthing_receipt.json"
+"""The receipt of a folder's tensors, beside them."""
+
+
 def open_checkpoint(path: Path | str) -> Checkpoint:
     """Opens a GGUF file (any shard of a split one) or a folder of safetensors.
 
@@ -33,6 +40,24 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
             f"{path} is weights without their settings: give the folder it lies in"
         )
     return GGUFFile(path)
+
+
+def receipt_path(checkpoint: Checkpoint) -> Path | None:
+    """Where a folder's receipt lies, whether there is one or not; None for a GGUF file, whose
+    metadata holds it.
+    """
+    if not isinstance(checkpoint, GGUFFile):
+        return checkpoint.folder / RECEIPT_FILE
+    described = checkpoint.path.name == DESCRIPTION
+    return checkpoint.path.parent / RECEIPT_FILE if described else None
+
+
+def has_receipt(checkpoint: Checkpoint) -> bool:
+    """Whether a receipt lies with the model, sound or not."""
+    path = receipt_path(checkpoint)
+    if path is not None:
+        return path.exists()
+    return isinstance(checkpoint, GGUFFile) and RECEIPT_KEY in checkpoint.metadata
 
 
 def _described(folder: Path) -> GGUFFile:

@@ -50,11 +50,11 @@ class BlockFormat:
 
 @dataclass(frozen=True)
 class RowFormat:
-    """A row is its codes, then its scales, then its zeros, each part padded to whole bytes.
+    """A row is its codes, its scales, its zeros, its own scale, each part padded to whole bytes.
 
     `group` inputs share a scale (and a zero of `zero_bits`, where there are any), the last group
     being as short as the row leaves it; 0: the row is one group. `whole_tensor`: all rows have the
-    same scale, which is stored in each.
+    same scale, which is stored in each. `row_scale_bytes` are what the scales are codes under.
     """
 
     name: str
@@ -63,6 +63,7 @@ class RowFormat:
     scale_bytes: int
     zero_bits: int = 0
     whole_tensor: bool = False
+    row_scale_bytes: int = 0
 
     def run_length(self, inputs: int) -> int:
         """Weights that are stored together, whatever surrounds them: a row's."""
@@ -76,7 +77,8 @@ class RowFormat:
         """Bytes of a row, of any length."""
         groups = self.groups(inputs)
         codes = -(-inputs * self.code_bits // 8)
-        return codes + groups * self.scale_bytes + -(-groups * self.zero_bits // 8)
+        zeros = -(-groups * self.zero_bits // 8)
+        return codes + groups * self.scale_bytes + zeros + self.row_scale_bytes
 
     @property
     def bits(self) -> str:
@@ -84,7 +86,8 @@ class RowFormat:
         shared = 8 * self.scale_bytes + self.zero_bits
         if not self.group:
             return f"{self.code_bits} + {shared}/K"
-        return f"{self.code_bits + shared / self.group:g}"
+        grouped = f"{self.code_bits + shared / self.group:g}"
+        return f"{grouped} + {8 * self.row_scale_bytes}/K" if self.row_scale_bytes else grouped
 
 
 StorageFormat: TypeAlias = BlockFormat | RowFormat
@@ -161,6 +164,7 @@ OWN_FORMATS: dict[str, RowFormat] = {
         RowFormat("INT4_G128_ASYM", 4, 128, 2, zero_bits=4),
         RowFormat("NF4_B64", 4, 64, 2),
         RowFormat("NF4_B128", 4, 128, 2),
+        RowFormat("NF4_B64_DOUBLE", 4, 64, 1, row_scale_bytes=4),
     )
 }
 """farthing's own: what a folder of safetensors names in `farthing.formats`."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from farthing.files.formats import GGUF_FORMATS
 from farthing.files.gguf import map_file
 from farthing.files.gguf_header import read_header
-from farthing.files.writing import write_tensors
+from farthing.files.writing import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from farthing.files.writing import Pieces, TensorPlan
+    from farthing.files.writing import TensorPlan
 
 ALIGNMENT = 32
 """What a reader assumes where `general.alignment` is not given."""
@@ -46,27 +46,47 @@ def text_field(key: str, value: str) -> bytes:
     return _text(key) + struct.pack("<I", _STRING) + _text(value)
 
 
-def write_gguf(
-    path: Path, fields: Mapping[str, bytes], plans: Sequence[TensorPlan], pieces: Pieces
-) -> None:
-    """Writes a GGUF file of these tensors, in this order.
+def lay_gguf(fields: Mapping[str, bytes], plans: Sequence[TensorPlan]) -> Layout:
+    """A GGUF file of these tensors, in this order.
 
     `fields` must not hold `general.alignment`: tensors are aligned to 32 bytes, the default.
-    Raises `KeyError` for a format that GGUF does not have, and `OSError` as writing does.
+    Raises `KeyError` for a format that GGUF does not have.
     """
-    with path.open("wb") as file:
-        file.write(struct.pack("<4sIQQ", b"GGUF", _VERSION, len(plans), len(fields)))
-        for record in fields.values():
-            file.write(record)
-        offset = 0
-        for plan in plans:
-            # GGUF lists the innermost dimension first.
-            lengths = struct.pack(f"<I{len(plan.shape)}Q", len(plan.shape), *reversed(plan.shape))
-            place = struct.pack("<IQ", GGUF_FORMATS[plan.format].gguf_type, offset)
-            file.write(_text(plan.name) + lengths + place)
-            offset += plan.bytes + -plan.bytes % ALIGNMENT
-        file.write(bytes(-file.tell() % ALIGNMENT))
-        write_tensors(file, plans, pieces, ALIGNMENT)
+    header = bytearray(struct.pack("<4sIQQ", b"GGUF", _VERSION, len(plans), len(fields)))
+    for record in fields.values():
+        header += record
+    offsets: dict[TensorPlan, int] = {}
+    end = 0
+    for plan in plans:
+        offsets[plan] = end
+        # GGUF lists the innermost dimension first.
+        lengths = struct.pack(f"<I{len(plan.shape)}Q", len(plan.shape), *reversed(plan.shape))
+        place = struct.pack("<IQ", GGUF_FORMATS[plan.format].gguf_type, end)
+        header += _text(plan.name) + lengths + place
+        end += plan.bytes + -plan.bytes % ALIGNMENT
+    header += bytes(-len(header) % ALIGNMENT)
+    places = {plan: len(header) + offset for plan, offset in offsets.items()}
+    return Layout(bytes(header), places, len(header) + end)
+
+
+def rewrite_text(path: Path, key: str, value: str) -> None:
+    """Gives the string `key` of a GGUF file another value, in place, filled up with spaces.
+
+    Raises `ValueError` when the file has no such string or the value is longer than what stands
+    there, in bytes of UTF-8, and `OSError` as writing does.
+    """
+    data = map_file(path)
+    place = read_header(data, path).fields.get(key)
+    start = len(_text(key)) + 4 + 8
+    before = b"" if place is None else data[place].tobytes()
+    if place is None or before[:start] != text_field(key, " " * (len(before) - start))[:start]:
+        raise ValueError(f"{path} has no string {key}")
+    encoded = value.encode()
+    if len(encoded) > len(before) - start:
+        raise ValueError(f"{key} takes {len(encoded)} bytes and has {len(before) - start}")
+    with path.open("r+b") as file:
+        file.seek(place.start + start)
+        file.write(encoded.ljust(len(before) - start))
 
 
 def _text(text: str) -> bytes:

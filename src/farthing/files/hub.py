@@ -82,24 +82,22 @@ def fetch(hub_id: HubId, progress: Progress) -> Path:
 
 
 def _fill(hub_id: HubId, progress: Progress, folder: Path) -> cache.Record:
-    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     endpoint = os.environ.get("HF_ENDPOINT")
-    ask = partial(HfApi(endpoint).model_info, timeout=_ANSWER_SECONDS, files_metadata=True)
-    info = _explained(hub_id, partial(ask, hub_id.repository))
+    info = look_up(hub_id)
     sizes = {each.rfilename: each.size or 0 for each in info.siblings or []}
-    names, to_open = _choose(hub_id, sizes)
+    names, to_open = choose_files(hub_id, sizes)
     total = sum(sizes[name] for name in names)
-    source, licence = f"{HfApi(endpoint).endpoint}/{hub_id.repository}", _licence(info)
-    progress.begin(Fetch(str(hub_id), f"{source} at {info.sha}", licence, total))
+    source, licence = source_of(hub_id, info), licence_of(info)
+    progress.begin(Fetch(str(hub_id), source, licence, total))
     try:
         cache.check_room(total, str(hub_id))
         with watching(folder, progress, 0, total):
             for name in names:
-                _explained(
+                explained(
                     hub_id,
                     partial(
                         hf_hub_download,
@@ -116,10 +114,29 @@ def _fill(hub_id: HubId, progress: Progress, folder: Path) -> cache.Record:
     finally:
         progress.end()
     files = {name: (folder / name).stat().st_size for name in names}
-    return cache.Record(str(hub_id), f"{source} at {info.sha}", licence, to_open, files)
+    return cache.Record(str(hub_id), source, licence, to_open, files)
 
 
-def _licence(info: ModelInfo) -> str:
+def look_up(hub_id: HubId) -> ModelInfo:
+    """What the hub says of a repository and its files. Raises `DownloadError`."""
+    from huggingface_hub import HfApi
+
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    api = HfApi(os.environ.get("HF_ENDPOINT"))
+    ask = partial(api.model_info, timeout=_ANSWER_SECONDS, files_metadata=True)
+    return explained(hub_id, partial(ask, hub_id.repository))
+
+
+def source_of(hub_id: HubId, info: ModelInfo) -> str:
+    """Where a model stands, and in which version."""
+    from huggingface_hub import HfApi
+
+    endpoint = HfApi(os.environ.get("HF_ENDPOINT")).endpoint
+    return f"{endpoint}/{hub_id.repository} at {info.sha}"
+
+
+def licence_of(info: ModelInfo) -> str:
+    """The licence as the repository's card names it."""
     card = info.card_data
     licence = getattr(card, "license", None) if card is not None else None
     if licence == "other":
@@ -129,7 +146,7 @@ def _licence(info: ModelInfo) -> str:
     return str(licence or "") or "not stated by the repository: look at its page before using it"
 
 
-def _choose(hub_id: HubId, files: Iterable[str]) -> tuple[list[str], str]:
+def choose_files(hub_id: HubId, files: Iterable[str]) -> tuple[list[str], str]:
     """The files to fetch, and which of them to open (`.` for the folder)."""
     # A name that leads out of the folder is never asked for.
     safe = {name for name in files if not {"..", "/", ""} & set(PurePosixPath(name).parts)}
@@ -187,7 +204,11 @@ def _check_hashes(info: ModelInfo, folder: Path, names: list[str]) -> None:
                 )
 
 
-def _explained(hub_id: HubId, call: Callable[[], Result]) -> Result:
+def explained(hub_id: HubId, call: Callable[[], Result]) -> Result:
+    """What `call` returns; the client library's errors become `DownloadError`s that say what to do.
+
+    Errors of the disk pass.
+    """
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,

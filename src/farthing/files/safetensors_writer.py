@@ -11,22 +11,21 @@ import struct
 from typing import TYPE_CHECKING
 
 from farthing.files.safetensors import FORMATS_KEY, ITEM_BYTES, VERSION, VERSION_KEY
-from farthing.files.writing import write_tensors
+from farthing.files.writing import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-    from farthing.files.writing import Pieces, TensorPlan
+    from farthing.files.writing import TensorPlan
 
 _ALIGNMENT = 8
 """Of the first tensor; the header is filled up with spaces to it, as the library does."""
 
 
-def write_safetensors(path: Path, plans: Sequence[TensorPlan], pieces: Pieces) -> None:
-    """Writes a file of these tensors, those with the widest items first, so that all are aligned.
+def lay_safetensors(plans: Sequence[TensorPlan]) -> Layout:
+    """A file of these tensors, those with the widest items first, so that all are aligned.
 
-    A packed tensor must be a matrix. Raises `OSError` as writing does.
+    A packed tensor must be a matrix.
     """
     ordered = sorted(plans, key=lambda plan: -ITEM_BYTES.get(plan.format, 1))
     packed = {
@@ -38,16 +37,21 @@ def write_safetensors(path: Path, plans: Sequence[TensorPlan], pieces: Pieces) -
     if packed:
         metadata |= {VERSION_KEY: VERSION, FORMATS_KEY: json.dumps(packed)}
     header: dict[str, object] = {"__metadata__": metadata}
-    offset = 0
+    offsets: dict[TensorPlan, int] = {}
+    end = 0
     for plan in ordered:
         dtype, shape = plan.format, list(plan.shape)
         if plan.name in packed:
             dtype, shape = "U8", [plan.shape[0], plan.bytes // plan.shape[0]]
-        end = offset + plan.bytes
-        header[plan.name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
-        offset = end
+        offsets[plan] = end
+        header[plan.name] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": [end, end + plan.bytes],
+        }
+        end += plan.bytes
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        write_tensors(file, ordered, pieces, 1)
+    start = 8 + len(text)
+    places = {plan: start + offset for plan, offset in offsets.items()}
+    return Layout(struct.pack("<Q", len(text)) + text, places, start + end)

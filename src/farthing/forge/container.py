@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from farthing.files.checkpoint import DESCRIPTION
+from farthing import __version__
+from farthing.files.checkpoint import DESCRIPTION, RECEIPT_KEY
 from farthing.files.gguf import GGUFFile
-from farthing.files.gguf_writer import number_field, read_fields, text_field, write_gguf
-from farthing.files.safetensors import SINGLE
-from farthing.files.safetensors_writer import write_safetensors
+from farthing.files.gguf_writer import lay_gguf, number_field, read_fields, text_field
+from farthing.files.writing import write_laid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from farthing.files.checkpoint import Checkpoint
-    from farthing.files.writing import Pieces, TensorPlan
+    from farthing.files.writing import Layout, TensorPlan
 
 FILE_TYPES = {
     "F32": 0,
@@ -26,9 +27,21 @@ FILE_TYPES = {
     "Q8_0": 7,
     "Q5_0": 8,
     "Q5_1": 9,
+    "Q2_K": 10,
+    "Q3_K": 11,
+    "Q4_K": 14,
+    "Q5_K": 16,
+    "Q6_K": 18,
+    "IQ4_NL": 25,
     "BF16": 32,
 }
-"""`general.file_type` of a GGUF with most matrices in a format: llama.cpp's `llama_ftype`."""
+"""`general.file_type` of a GGUF with most matrices in a format: llama.cpp's `llama_ftype`.
+
+K-quants have the number of their S mixture, which is nearest to one format for all.
+"""
+
+RECEIPT_BYTES = 1 << 14
+"""Room in a GGUF file for its receipt, which is measured when the file is otherwise whole."""
 
 _QUANTIZATION_VERSION = 2
 """`general.quantization_version`: ggml's layout of blocks, unchanged since May 2023."""
@@ -40,6 +53,7 @@ _OF_THE_TENSORS = (
     "split.count",
     "split.no",
     "split.tensors.count",
+    RECEIPT_KEY,
 )
 """Keys that speak of how the source stores its tensors, not of the model."""
 
@@ -57,29 +71,60 @@ _SETTINGS = (
 )
 
 
-def write_gguf_model(
-    path: Path, source: GGUFFile, scheme: str, plans: Sequence[TensorPlan], pieces: Pieces
-) -> None:
-    """Writes a GGUF file with the source's metadata, marked as being mostly `scheme`."""
+def identity(source: Checkpoint) -> dict[str, Any]:
+    """What the bytes of a model that is made from this one depend on here, as plain JSON."""
+    if not isinstance(source, GGUFFile):
+        files = [source.folder / "config.json", *source.folder.glob("*.safetensors")]
+    elif source.path.name == DESCRIPTION:
+        files = [source.path, *source.path.parent.glob("*.safetensors")]
+    else:
+        files = source.paths
+    stands = [(str(file.resolve()), file.stat()) for file in sorted(files)]
+    return {
+        "farthing": __version__,
+        "source": [[name, found.st_size, found.st_mtime_ns] for name, found in stands],
+    }
+
+
+def lay_gguf_model(
+    source: GGUFFile, scheme: str, plans: Sequence[TensorPlan], receipt: bool
+) -> Layout:
+    """A GGUF file with the source's metadata, marked as being mostly `scheme`.
+
+    With `receipt` it has room for one, which is blank.
+    """
     fields = _fields(source)
     fields["general.file_type"] = number_field("general.file_type", FILE_TYPES[scheme])
     version = number_field("general.quantization_version", _QUANTIZATION_VERSION)
     fields["general.quantization_version"] = version
-    write_gguf(path, fields, plans, pieces)
+    if receipt:
+        fields[RECEIPT_KEY] = text_field(RECEIPT_KEY, " " * RECEIPT_BYTES)
+    return lay_gguf(fields, plans)
 
 
-def write_folder_model(
-    folder: Path, source: Checkpoint, plans: Sequence[TensorPlan], pieces: Pieces
-) -> None:
-    """Makes a folder of safetensors with the source's settings, or a description.gguf of them."""
-    folder.mkdir()
-    write_safetensors(folder / SINGLE, plans, pieces)
+def make_folder(folder: Path, source: Checkpoint, own_head: bool) -> None:
+    """Makes a folder with the source's settings, or a description.gguf of them.
+
+    `own_head`: the result has a head of its own, and the source none.
+    """
+    folder.mkdir(exist_ok=True)
     if isinstance(source, GGUFFile):
-        write_gguf(folder / DESCRIPTION, _fields(source), [], pieces)
+        write_laid(folder / DESCRIPTION, lay_gguf(_fields(source), []), lambda plan: [])
         return
     for pattern in _SETTINGS:
         for file in source.folder.glob(pattern):
             shutil.copyfile(file, folder / file.name)
+    if own_head:
+        _untie(folder / "config.json", source.config)
+
+
+def _untie(path: Path, config: dict[str, object]) -> None:
+    """Lets config.json say that the head is a matrix of its own, in each place where it could."""
+    untied = {**config, "tie_word_embeddings": False}
+    text = untied.get("text_config")
+    if isinstance(text, dict):
+        untied["text_config"] = {**text, "tie_word_embeddings": False}
+    path.write_text(json.dumps(untied, indent=2) + "\n", encoding="utf-8")
 
 
 def _fields(source: GGUFFile) -> dict[str, bytes]:

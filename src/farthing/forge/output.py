@@ -58,35 +58,38 @@ def written_whole(out: Path) -> Iterator[Path]:
     """
     # Named after this process: what stands there was left by one that is gone.
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    replaced = out.with_name(f".{out.name}.{os.getpid()}.replaced")
     try:
-        _remove(partial)
+        remove(partial)
         yield partial
-        if partial.is_dir():
-            # A folder cannot be renamed over another.
-            _swap(partial, out, replaced)
-        else:
-            partial.replace(out)
+        put_in_place(partial, out)
     except OSError as error:
         raise FarthingError(write_advice(out, error)) from error
     finally:
-        _remove(partial)
+        remove(partial)
 
 
-def _swap(partial: Path, out: Path, replaced: Path) -> None:
-    _remove(replaced)
+def put_in_place(made: Path, out: Path) -> None:
+    """Gives the file or folder `made` the name `out`; what had it is gone, or still has it."""
+    if not made.is_dir():
+        made.replace(out)
+        return
+    # A folder cannot be renamed over another. The name is this process's: what stands there was
+    # left by one that is gone.
+    replaced = out.with_name(f".{out.name}.{os.getpid()}.replaced")
+    remove(replaced)
     if os.path.lexists(out):
         out.rename(replaced)
     try:
-        partial.rename(out)
+        made.rename(out)
     except BaseException:
         if os.path.lexists(replaced):
             replaced.rename(out)
         raise
-    _remove(replaced)
+    remove(replaced)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Makes sure that nothing has that name: a link goes, and what it points to stays."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,71 +1,120 @@
-"""The bytes of a model's tensors in other formats, a few million weights at a time."""
+"""The bytes of a model's tensors in other formats, worked out a few million weights at a time.
+
+A tensor is a list of tasks, each of which gives a piece of it; `in_order` runs a few at once.
+"""
 
 from __future__ import annotations
 
-from math import prod
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from farthing.core import FarthingError
 from farthing.files.formats import OWN_FORMATS
+from farthing.files.pages import release_pages
 from farthing.quant.formats import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterable, Iterator
 
     from farthing.core import StoredTensor
-    from farthing.files.writing import TensorPlan
 
-PIECE_WEIGHTS = 1 << 22
+Task: TypeAlias = Callable[[], NDArray[np.uint8]]
+
+PIECE_WEIGHTS = 1 << 21
 PIECE_BYTES = 1 << 24
 
 
-class EncodedPieces:
-    """Gives the bytes of planned tensors, made from the `tensors` of the same names.
+def in_order(tasks: Iterable[Task], workers: int) -> Iterator[NDArray[np.uint8]]:
+    """What the tasks give, in their order, while `workers` of them run at once.
 
-    A tensor that has its planned format already is passed on bit for bit. `progress` is told the
-    name of each tensor and the share of all weights that is done.
+    As many results again may wait to be taken. What has not begun is dropped when a task raises or
+    the caller stops asking.
+    """
+    begun: deque[Future[NDArray[np.uint8]]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for task in tasks:
+                begun.append(pool.submit(task))
+                if len(begun) == 2 * workers:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+        finally:
+            for future in begun:
+                future.cancel()
+
+
+def copied(tensor: StoredTensor) -> list[Task]:
+    """The tensor as it stands in its file."""
+    return [
+        partial(tensor.data.__getitem__, slice(first, first + PIECE_BYTES))
+        for first in range(0, tensor.data.nbytes, PIECE_BYTES)
+    ]
+
+
+def encoded(
+    tensor: StoredTensor, format_name: str, importance: NDArray[np.float32] | None = None
+) -> list[Task]:
+    """The tensor in another format, rows at a time. `importance` is as in `encode`.
+
+    The tasks raise `FarthingError` naming the tensor where its weights cannot be stored.
+    """
+    storage = OWN_FORMATS.get(format_name)
+    whole = storage is not None and storage.whole_tensor
+    largest = _Largest(tensor) if whole else None
+    return [
+        partial(_encode_rows, tensor, rows, format_name, largest, importance)
+        for rows in _row_ranges(tensor)
+    ]
+
+
+class _Largest:
+    """The largest magnitude in a tensor, NaN where it holds one, found when it is first asked for.
+
+    Several tasks may ask at once.
     """
 
-    def __init__(
-        self,
-        tensors: Mapping[str, StoredTensor],
-        progress: Callable[[str, float], None] | None,
-    ) -> None:
-        self._tensors = tensors
-        self._weights = sum(prod(tensor.shape) for tensor in tensors.values())
-        self._progress = progress
-        self._done = 0
+    def __init__(self, tensor: StoredTensor) -> None:
+        self._tensor = tensor
+        self._lock = Lock()
+        self._found: float | None = None
 
-    def __call__(self, plan: TensorPlan) -> Iterator[NDArray[np.uint8]]:
-        """Raises `FarthingError` naming the tensor where its weights cannot be stored."""
-        tensor = self._tensors[plan.name]
-        if self._progress is not None:
-            self._progress(plan.name, self._done / self._weights)
-        if plan.format == tensor.format:
-            for first in range(0, tensor.data.nbytes, PIECE_BYTES):
-                yield tensor.data[first : first + PIECE_BYTES]
-        else:
-            yield from _encoded(tensor, plan.format)
-        self._done += prod(plan.shape)
+    def __call__(self) -> float:
+        with self._lock:
+            if self._found is None:
+                parts = [
+                    np.abs(decode(self._tensor, rows)).max() for rows in _row_ranges(self._tensor)
+                ]
+                self._found = float(np.max(parts))
+            return self._found
 
 
-def _encoded(tensor: StoredTensor, format_name: str) -> Iterator[NDArray[np.uint8]]:
+def _encode_rows(
+    tensor: StoredTensor,
+    rows: slice,
+    format_name: str,
+    largest: _Largest | None,
+    importance: NDArray[np.float32] | None,
+) -> NDArray[np.uint8]:
     try:
-        storage = OWN_FORMATS.get(format_name)
-        largest = _largest(tensor) if storage is not None and storage.whole_tensor else None
-        for rows in _row_ranges(tensor):
-            yield encode(decode(tensor, rows), format_name, largest=largest)
+        data = encode(
+            decode(tensor, rows),
+            format_name,
+            largest=None if largest is None else largest(),
+            importance=importance,
+        )
     except FarthingError as error:
         raise type(error)(f"the tensor {tensor.name}: {error}") from error
-
-
-def _largest(tensor: StoredTensor) -> float:
-    """The largest magnitude in the tensor; NaN where it holds one."""
-    return float(np.max([np.abs(decode(tensor, rows)).max() for rows in _row_ranges(tensor)]))
+    row_bytes = tensor.data.nbytes // tensor.shape[0]
+    release_pages(tensor.data[rows.start * row_bytes : rows.stop * row_bytes])
+    return data
 
 
 def _row_ranges(tensor: StoredTensor) -> Iterator[slice]:

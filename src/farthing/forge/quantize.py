@@ -1,206 +1,212 @@
-"""A model stored again in another format: the plain form, one scheme for all matrices.
+"""A model stored again in other formats, whole or not at all.
 
-Tensors are read, encoded and written in pieces, so a model of any size takes little memory.
-Vectors (norms, biases) stay as they are.
+Tensors are read, encoded and written in pieces, or one by one where a method needs the whole of
+one, so a model of any size takes the memory of a few. What changes no matrix (norms, biases) stays
+as it is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farthing.core import FarthingError, UnsupportedModelError
-from farthing.files.formats import GGUF_FORMATS, stored_bytes
+from farthing.core import FarthingError
+from farthing.files.formats import GGUF_FORMATS
 from farthing.files.gguf import GGUFFile
-from farthing.files.writing import TensorPlan
-from farthing.forge.container import write_folder_model, write_gguf_model
-from farthing.forge.output import check_output, check_room, written_whole
-from farthing.forge.pieces import EncodedPieces
+from farthing.files.safetensors import SINGLE
+from farthing.files.safetensors_writer import lay_safetensors
+from farthing.forge.container import identity, lay_gguf_model, make_folder
+from farthing.forge.methods import Method
+from farthing.forge.outline import BESIDE, check_name, formats_of, outline
+from farthing.forge.output import check_output, check_room
+from farthing.forge.patterns import choose
+from farthing.forge.preparation import Preparation, changed_form
+from farthing.forge.receipt import check_measurable, measured_receipt, put_inside
+from farthing.forge.report import QuantizeReport, shares, shares_of
+from farthing.forge.unfinished import unfinished
+from farthing.forge.write import write_model
+from farthing.models.graph import HEAD
 from farthing.models.load import load_model
-from farthing.quant.formats import WRITABLE_FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable
 
-    from farthing.core import StoredTensor
     from farthing.files.checkpoint import Checkpoint
-    from farthing.models.load import Model
+    from farthing.files.receipt import Receipt
+    from farthing.forge.outline import Outline
+    from farthing.forge.report import Share
+    from farthing.forge.unfinished import Unfinished
+    from farthing.forge.wish import Wish
 
-KEEP = "keep"
-"""In place of a scheme: as the tensor stands in the source."""
-
-
-@dataclass(frozen=True)
-class Share:
-    """Tensors of one format: how many, their weights, and the bytes these take."""
-
-    tensors: int
-    weights: int
-    bytes: int
-
-    @property
-    def bits_per_weight(self) -> float:
-        """Stored bits for one weight, scales and zeros included."""
-        return 8 * self.bytes / self.weights
-
-
-@dataclass(frozen=True)
-class QuantizeReport:
-    """What was written.
-
-    `container` is "gguf" or "safetensors". `source_matrices` and `matrices` are the model's
-    matrices by format, before and after, and `others` what was kept besides them; `source_bytes`
-    and `bytes` count all tensors.
-    """
-
-    model: str
-    path: Path
-    container: str
-    source_matrices: Mapping[str, Share]
-    matrices: Mapping[str, Share]
-    others: Mapping[str, Share]
-    source_bytes: int
-    bytes: int
-
-    @property
-    def source_bits_per_weight(self) -> float:
-        """Over all matrices of the source: its native precision."""
-        return _bits_per_weight(self.source_matrices.values())
-
-    @property
-    def bits_per_weight(self) -> float:
-        """Over all matrices of the result."""
-        return _bits_per_weight(self.matrices.values())
-
-    @property
-    def source_was_rounded(self) -> bool:
-        """Whether the source holds a matrix in fewer than 16 bits a weight."""
-        return any(share.bits_per_weight < 16 for share in self.source_matrices.values())
+    Progress = Callable[[str, str, float], None]
 
 
 def quantize(
     checkpoint: Checkpoint,
     out: Path | str,
-    scheme: str,
+    wish: Wish,
     *,
-    embedding: str | None = None,
     force: bool = False,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress = lambda stage, what, share: None,
 ) -> QuantizeReport:
-    """Writes the model with every matrix in the format `scheme`: all of it, or nothing.
+    """Writes the model as wished: all of it, or nothing.
 
-    `embedding` is another format for the embedding (and the head, where that is a matrix of its
-    own), or "keep". A matrix that has its format already is copied bit for bit. A GGUF file becomes
-    a GGUF file where GGUF has the formats; otherwise `out` becomes a folder of safetensors with the
-    source's settings and tokenizer: its files, or a description.gguf with its metadata.
-    `force` replaces a model at `out`. `progress` is told a tensor's name and the share of the work
-    that is done.
-    Raises `FarthingError`: for a scheme that cannot be written, does not divide a row or cannot
-    hold a weight, an architecture not known here, a place that is taken or cannot be written to, a
-    disk without room.
+    A matrix that has its format already is copied bit for bit. One whose rows are no whole blocks
+    of a K-quant gets the format that llama.cpp takes for it. A GGUF file becomes a GGUF file where
+    GGUF has all that is written; otherwise `out` becomes a folder of safetensors with the source's
+    settings and tokenizer: its files, or a description.gguf with its metadata.
+
+    `force` replaces a model at `out`. Where the same call was killed before, it goes on.
+    `progress` is told what is done ("calibrate", "write", "measure"), with what, and the share of
+    it. Raises `FarthingError`: for a scheme that does not divide a row or cannot hold a weight,
+    methods that do not go together or that the model cannot have, an architecture not known here, a
+    place that is taken or cannot be written to, a disk or a memory without room.
     """
-    out = Path(out)
-    _check_scheme(scheme, WRITABLE_FORMATS)
-    _check_scheme(scheme if embedding is None else embedding, (*WRITABLE_FORMATS, KEEP))
-    model = load_model(checkpoint)
-    wanted = _wanted_formats(model, scheme, scheme if embedding is None else embedding)
-    sources = {
-        name: tensor
-        for name, tensor in checkpoint.tensors.items()
-        if not _is_second_copy(tensor, model, wanted)
-    }
-    plans = [_plan(tensor, wanted.get(name, KEEP)) for name, tensor in sources.items()]
-    as_gguf = isinstance(checkpoint, GGUFFile) and all(p.format in GGUF_FORMATS for p in plans)
-    _check_name(out, checkpoint, as_gguf)
-    check_output(out, not as_gguf, force)
-    size = sum(plan.bytes for plan in plans)
-    check_room(out, size)
-    pieces = EncodedPieces(sources, progress)
-    with written_whole(out) as partial:
-        if isinstance(checkpoint, GGUFFile) and as_gguf:
-            write_gguf_model(partial, checkpoint, scheme, plans, pieces)
+    wish.check()
+    making = _Making(checkpoint, Path(out), wish, progress)
+    check_output(making.out, not making.as_gguf, force)
+    with unfinished(making.out, {**wish.facts(), **identity(checkpoint)}) as made:
+        planned = making.planned()
+        resumed = making.write(planned, made)
+        report = making.report(planned, resumed)
+        if wish.receipt is not None:
+            receipt = making.measure(made, report.bits_per_weight)
+            put_inside(receipt, made.model)
+            report = replace(report, receipt=receipt)
+    return report
+
+
+class _Making:
+    """One model on its way. `as_gguf`: into a GGUF file rather than a folder.
+
+    Raises `FarthingError` where the wish does not fit the model or the name.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, out: Path, wish: Wish, progress: Progress) -> None:
+        _check_source(checkpoint)
+        self.out = out
+        self._checkpoint, self._wish, self._progress = checkpoint, wish, progress
+        self._source = load_model(checkpoint)
+        model, folding = changed_form(self._source, wish.methods)
+        self._choice = choose(model.program, wish.scheme, wish.keep)
+        self._formats, self._fallbacks = formats_of(
+            model.program,
+            self._choice.schemes,
+            {
+                name: self._source.formats[folding.made_from.get(name, name)]
+                for name in self._choice.schemes
+            },
+        )
+        self.as_gguf = (
+            isinstance(checkpoint, GGUFFile)
+            and Method.STATIC_INPUTS not in wish.methods
+            and set(self._formats.values()) <= GGUF_FORMATS.keys()
+        )
+        check_name(out, checkpoint, self.as_gguf)
+        self._model, self._own_head = model, HEAD in folding.made_from
+        self._preparation = Preparation(
+            model,
+            folding,
+            self._formats,
+            wish.methods,
+            wish.calibration,
+            lambda share: progress("calibrate", "", share),
+        )
+
+    def planned(self) -> Outline:
+        """All tensors that will be written. Calibrates where their sizes depend on it."""
+        columns = self._preparation.columns()
+        planned = outline(
+            self._checkpoint,
+            self._model,
+            self._formats,
+            edited=self._preparation.edited,
+            columns={name: len(found) for name, found in columns.items()},
+            static_inputs=self._preparation.static_inputs,
+        )
+        check_room(self.out, planned.bytes)
+        if self._wish.receipt is not None:
+            check_measurable(self._wish.receipt, self._checkpoint, planned.bytes)
+        return planned
+
+    def write(self, planned: Outline, made: Unfinished) -> int:
+        """Writes the model to `made`, and gives the number of tensors that were there already."""
+        plans = [job.plan for job in planned.jobs]
+        path = made.model
+        if isinstance(self._checkpoint, GGUFFile) and self.as_gguf:
+            most = next(iter(shares_of(planned, self._formats)[0]))
+            with_receipt = self._wish.receipt is not None
+            layout = lay_gguf_model(self._checkpoint, most, plans, with_receipt)
+            made.lay(layout.digest)
         else:
-            write_folder_model(partial, checkpoint, plans, pieces)
-    return QuantizeReport(
-        model=model.name,
-        path=out,
-        container="gguf" if as_gguf else "safetensors",
-        source_matrices=_shares(
-            (tensor.format, tensor.shape, tensor.data.nbytes)
-            for name, tensor in sources.items()
-            if name in wanted
-        ),
-        matrices=_shares((p.format, p.shape, p.bytes) for p in plans if p.name in wanted),
-        others=_shares((p.format, p.shape, p.bytes) for p in plans if p.name not in wanted),
-        source_bytes=sum(tensor.data.nbytes for tensor in checkpoint.tensors.values()),
-        bytes=size,
-    )
-
-
-def _check_scheme(scheme: str, known: Sequence[str]) -> None:
-    if scheme not in known:
-        raise UnsupportedModelError(
-            f"no scheme that can be written is called {scheme!r:.40}; there are {', '.join(known)}"
+            layout = lay_safetensors(plans)
+            made.lay(layout.digest)
+            make_folder(path, self._checkpoint, self._own_head)
+            path /= SINGLE
+        return write_model(
+            path,
+            layout,
+            planned.jobs,
+            self._checkpoint,
+            self._source,
+            self._preparation,
+            made,
+            lambda name, share: self._progress("write", name, share),
         )
 
-
-def _wanted_formats(model: Model, scheme: str, embedding: str) -> dict[str, str]:
-    """What each matrix of the model is to be stored as, under the file's names."""
-    wide = {op.weights[0] for op in model.program.ops if op.kind in ("embed", "logits")}
-    return {
-        model.tensors[name].name: embedding if name in wide else scheme
-        for name, weight in model.program.weights.items()
-        if len(weight.shape) == 2
-    }
-
-
-def _is_second_copy(tensor: StoredTensor, model: Model, wanted: Mapping[str, str]) -> bool:
-    """Whether this is the embedding again: some checkpoints store a head that is tied to it."""
-    is_head = tensor.name.endswith("lm_head.weight")
-    return is_head and model.config.tied and tensor.name not in wanted
-
-
-def _plan(tensor: StoredTensor, wanted: str) -> TensorPlan:
-    if wanted == KEEP:
-        return TensorPlan(tensor.name, tensor.format, tensor.shape, tensor.data.nbytes)
-    try:
-        size = stored_bytes(wanted, tensor.shape)
-    except UnsupportedModelError as error:
-        raise UnsupportedModelError(f"the tensor {tensor.name}: {error}") from None
-    return TensorPlan(tensor.name, wanted, tensor.shape, size)
-
-
-def _check_name(out: Path, checkpoint: Checkpoint, as_gguf: bool) -> None:
-    """Raises `FarthingError` for a name that belies what is written, or is the source's own."""
-    if as_gguf and out.suffix != ".gguf":
-        raise FarthingError(f"the result is a GGUF file: call it {out.name}.gguf")
-    if not as_gguf and out.suffix == ".gguf":
-        raise FarthingError(
-            f"the result is a folder of safetensors, since GGUF does not have all of its formats: "
-            f"call it {out.stem}"
+    def report(self, planned: Outline, resumed: int) -> QuantizeReport:
+        """What is written, not measured yet."""
+        matrices, others, beside = shares_of(planned, self._formats)
+        tensors = self._checkpoint.tensors
+        return QuantizeReport(
+            model=self._source.name,
+            path=self.out,
+            container="gguf" if self.as_gguf else "safetensors",
+            source_matrices=self._source_matrices(),
+            matrices=matrices,
+            others=others,
+            beside_bytes=beside,
+            source_bytes=sum(tensor.data.nbytes for tensor in tensors.values()),
+            bytes=planned.bytes,
+            methods=self._wish.methods,
+            calibration=self._wish.calibration,
+            rules=self._choice.matched,
+            fallbacks=self._fallbacks,
+            resumed=resumed,
+            receipt=None,
         )
-    if isinstance(checkpoint, GGUFFile):
-        # A description.gguf has its tensors beside it, in its folder.
-        taken = [*checkpoint.paths, checkpoint.path.parent]
-    else:
-        taken = [checkpoint.folder]
-    if out.resolve() in [path.resolve() for path in taken]:
-        raise FarthingError(f"{out} is the model that is being read: choose another name")
 
-
-def _shares(stored: Iterable[tuple[str, tuple[int, ...], int]]) -> dict[str, Share]:
-    """By format, the commonest first."""
-    shares: dict[str, Share] = {}
-    for format_name, shape, size in stored:
-        share = shares.get(format_name, Share(0, 0, 0))
-        shares[format_name] = Share(
-            share.tensors + 1, share.weights + prod(shape), share.bytes + size
+    def measure(self, made: Unfinished, bits_per_weight: float) -> Receipt:
+        """The receipt of what has been written."""
+        wish = self._wish
+        assert wish.receipt is not None
+        return measured_receipt(
+            wish.receipt,
+            made.model,
+            self._checkpoint,
+            scheme=wish.label,
+            methods=[str(method) for method in wish.methods],
+            calibration_sha256=None if wish.calibration is None else wish.calibration.sha256,
+            bits_per_weight=bits_per_weight,
+            progress=lambda phase, share: self._progress("measure", phase, share),
         )
-    return dict(sorted(shares.items(), key=lambda item: -item[1].weights))
+
+    def _source_matrices(self) -> dict[str, Share]:
+        names = [
+            self._source.stored[name].name
+            for name, weight in self._source.program.weights.items()
+            if len(weight.shape) == 2
+        ]
+        found = [self._checkpoint.tensors[name] for name in names]
+        return shares((tensor.format, tensor.shape, tensor.data.nbytes) for tensor in found)
 
 
-def _bits_per_weight(shares: Iterable[Share]) -> float:
-    everything = list(shares)
-    return 8 * sum(each.bytes for each in everything) / sum(each.weights for each in everything)
+def _check_source(checkpoint: Checkpoint) -> None:
+    """Raises `FarthingError` for a model that has more than weights, which would lose the rest."""
+    for name in checkpoint.tensors:
+        if name.endswith(tuple(f".{part}" for part in BESIDE)):
+            raise FarthingError(
+                f"the model has been quantised by a method that stores more than weights ({name}): "
+                "quantise the model that it was made from"
+            )

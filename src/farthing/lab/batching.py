@@ -1,163 +1,155 @@
-"""What continuous batching gains over static batching: over many loads, arrivals and clocks.
-
-The two figures that are usually quoted, throughput and mean latency, depend on how requests arrive
-and on when the clock starts and stops; so all of these stand beside each other here.
-"""
+"""Many requests at once: what a batch gains until its knee, and continuous over static batching."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from farthing.engine.cost import StepShape
-from farthing.engine.simulate import (
-    Batching,
-    Clock,
-    Job,
-    poisson_arrivals,
-    regular_arrivals,
-    simulate,
-    skewed_lengths,
+from farthing.engine.cost import StepCost
+from farthing.engine.limits import Policy
+from farthing.engine.simulate import Batching, Job, Outcome, simulate, skewed_lengths
+from farthing.lab.batching_gains import (
+    Arrivals,
+    Gain,
+    GainSpread,
+    draw_gains,
+    full_step_seconds,
 )
+from farthing.lab.batching_served import LoadServer
+from farthing.lab.batching_tables import (
+    SAME_COST,
+    curve_table,
+    gain_table,
+    served_table,
+    spread_table,
+)
+from farthing.lab.bench import bench, buffer_bytes
+from farthing.lab.bench_points import Points
+from farthing.plan.machine import available_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from farthing.engine.simulate import CostOfStep, Outcome
+    from farthing.engine.simulate import CostOfStep
+    from farthing.lab.subject import Subject
+    from farthing.lab.table import Table
 
-PAIR_THROUGHPUT = (1.5, 1.7)
-PAIR_LATENCY = 10.0
-"""The pair that is quoted of continuous batching: 1.6 times the throughput, and a mean latency more
-than ten times lower."""
+SEQUENCES = (1, 2, 4, 8, 16, 32)
+SLOTS = 8
+PROMPT_TOKENS = 8
+"""Short: what is compared is how answers share steps."""
 
-
-@dataclass(frozen=True)
-class Arrivals:
-    """One request every `steps` steps in which all slots decode; all at once where that is 0.
-
-    `poisson`: independent of each other, so many apart on average.
-    """
-
-    steps: float
-    poisson: bool = False
-
-    def times(self, count: int, step_seconds: float, seed: int) -> tuple[float, ...]:
-        """When `count` requests arrive; `seed` matters where they are independent."""
-        gap = self.steps * step_seconds
-        if self.poisson:
-            return poisson_arrivals(count, gap, seed)
-        return regular_arrivals(count, gap)
-
-    def __str__(self) -> str:
-        if self.steps == 0:
-            return "all at once"
-        return f"{'Poisson, ' if self.poisson else ''}one every {self.steps:g} steps"
+SERVED_ARRIVALS = (Arrivals(0), Arrivals(6))
+DRAWN_ARRIVALS = (Arrivals(0), Arrivals(4), Arrivals(6), Arrivals(6, poisson=True))
+DRAWS = 24
+MOST_SERVED_ROUNDS = 2
+"""Each takes as long as four loads."""
 
 
-@dataclass(frozen=True)
-class Gain:
-    """Continuous by static throughput, and static by continuous mean latency, of one load."""
-
-    throughput: float
-    latency: Mapping[Clock, float]
-
-    @staticmethod
-    def of(static: Outcome, continuous: Outcome) -> Gain:
-        """Raises `ZeroDivisionError` where requests were answered in no time."""
-        return Gain(
-            continuous.throughput / static.throughput,
-            {clock: static.mean_latency(clock) / continuous.mean_latency(clock) for clock in Clock},
-        )
+def measure(subject: Subject) -> Iterator[Table]:
+    """The curve and its knee; a load served both ways; many such loads, simulated."""
+    yield curve(subject)
+    cost = StepCost()
+    yield from served(subject, cost)
+    yield spread(subject, cost)
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Of a figure over draws: the median, the middle nine tenths, and the extremes."""
+def curve(subject: Subject) -> Table:
+    """Decoding of 1 to 32 sequences, beside the machine's ceilings."""
+    from farthing.backends.ceilings import Ceilings
 
-    middle: float
-    low: float
-    high: float
-    least: float
-    most: float
-
-    @staticmethod
-    def of(values: Iterable[float]) -> Spread:
-        """Raises `IndexError` where there are none."""
-        least, low, middle, high, most = np.quantile(list(values), [0, 0.05, 0.5, 0.95, 1]).tolist()
-        return Spread(middle, low, high, least, most)
-
-
-@dataclass(frozen=True)
-class GainSpread:
-    """Gains over draws of one kind of load. `pair` is the share of draws in which the pair that is
-    quoted appears, by the clock of its latency.
-    """
-
-    draws: int
-    throughput: Spread
-    latency: Mapping[Clock, Spread]
-    pair: Mapping[Clock, float]
-
-    @staticmethod
-    def of(gains: Sequence[Gain]) -> GainSpread:
-        """What these draws have in common; raises `IndexError` where there are none."""
-        low, high = PAIR_THROUGHPUT
-        quoted = [gain for gain in gains if low <= gain.throughput <= high]
-        return GainSpread(
-            len(gains),
-            Spread.of(gain.throughput for gain in gains),
-            {clock: Spread.of(gain.latency[clock] for gain in gains) for clock in Clock},
-            {
-                clock: sum(gain.latency[clock] > PAIR_LATENCY for gain in quoted) / len(gains)
-                for clock in Clock
-            },
-        )
+    points = Points((), (), SEQUENCES)
+    context, sequences = points.needs(subject.model.config.context_length)
+    with subject.native(context, sequences) as backend:
+        ceilings = Ceilings(subject.threads, buffer_bytes(available_memory()))
+        try:
+            result = bench(
+                backend,
+                ceilings,
+                subject.model.program,
+                backend.plan,
+                points,
+                repeats=subject.rounds,
+                seed=subject.seed,
+                progress=subject.progress.phase,
+            )
+        finally:
+            ceilings.close()
+    return curve_table(result)
 
 
-def full_step_seconds(cost: CostOfStep, slots: int, prompt: int, lengths: Sequence[int]) -> float:
-    """Of the average step while all slots are taken and more requests wait.
+def served(subject: Subject, cost: StepCost) -> Iterator[Table]:
+    """Serves one load both ways, all at once and staggered; `cost` learns from another."""
+    random = np.random.default_rng(subject.seed)
+    vocabulary = subject.model.program.vocabulary_size
 
-    An output of n tokens takes n steps, of which the first feeds the prompt: so each slot feeds one
-    token, and its share of the prompts on top. Contexts are those half way through an output of
-    mean length.
-    """
-    mean = sum(lengths) / len(lengths)
-    context = slots * round(prompt + mean / 2)
-    more = round(slots * (prompt - 1) / mean)
-    attended = context + more * prompt // 2
-    return cost(StepShape(slots + more, slots, attended, context))
+    def take_prompt(count: int) -> Sequence[int]:
+        return [int(token) for token in random.integers(0, vocabulary, count)]
+
+    lengths = skewed_lengths(subject.seed)
+    longest = PROMPT_TOKENS + max(lengths)
+    rounds = min(subject.rounds, MOST_SERVED_ROUNDS)
+    gains: dict[str, list[tuple[Gain, Gain]]] = {str(each): [] for each in SERVED_ARRIVALS}
+    outcomes: dict[str, dict[Batching, list[Outcome]]] = {
+        str(each): {batching: [] for batching in Batching} for each in SERVED_ARRIVALS
+    }
+    backend = subject.open_native(longest, SLOTS + 1)
+    server = LoadServer(backend, subject.tokenizer, SLOTS, take_prompt)
+    with server.engine:
+        subject.progress.phase("serve a load to learn what steps cost")
+        other = skewed_lengths(subject.seed + 1)
+        server.learn(cost, jobs_of(other, Arrivals(0), 0.0))
+        for number in range(1, rounds + 1):
+            step_seconds = full_step_seconds(cost.seconds, SLOTS, PROMPT_TOKENS, lengths)
+            for arrivals in SERVED_ARRIVALS:
+                jobs = jobs_of(lengths, arrivals, step_seconds)
+                real, supposed = {}, {}
+                for batching in Batching:
+                    subject.progress.phase(
+                        f"serve {arrivals}, {batching}, round {number} of {rounds}"
+                    )
+                    real[batching] = server.serve(jobs, batching)
+                    supposed[batching] = simulate(
+                        jobs, cost.seconds, slots=SLOTS, batching=batching
+                    )
+                    outcomes[str(arrivals)][batching].append(real[batching])
+                gains[str(arrivals)].append(
+                    (
+                        Gain.of(supposed[Batching.STATIC], supposed[Batching.CONTINUOUS]),
+                        Gain.of(real[Batching.STATIC], real[Batching.CONTINUOUS]),
+                    )
+                )
+    yield served_table(outcomes, SLOTS)
+    yield gain_table(gains)
 
 
-def draw_gains(
-    seed: int,
-    *,
-    cost: CostOfStep,
-    arrivals: Arrivals,
-    slots: int,
-    prompt: int,
-    latency_target: float | None,
-    padded: Sequence[bool] = (False, True),
-) -> list[Gain]:
-    """Of one draw, for static batches that are `padded` or not: in its order.
+def spread(subject: Subject, cost: StepCost) -> Table:
+    """Simulates many draws of such a load: at one cost for all steps, and at what was learned."""
+    costs: dict[str, tuple[CostOfStep, int, float | None]] = {
+        SAME_COST: (lambda shape: 1.0, 1, None),
+        "learned here": (cost.seconds, PROMPT_TOKENS, Policy.latency_target),
+    }
+    found = {}
+    for name, (of_step, prompt, latency_target) in costs.items():
+        for arrivals in DRAWN_ARRIVALS:
+            gains = []
+            for draw in range(DRAWS):
+                subject.progress.phase(f"simulate {arrivals}, {name}, draw {draw + 1} of {DRAWS}")
+                gains += draw_gains(
+                    subject.seed + draw,
+                    cost=of_step,
+                    arrivals=arrivals,
+                    slots=SLOTS,
+                    prompt=prompt,
+                    latency_target=latency_target,
+                    padded=(False,),
+                )
+            found[name, arrivals] = GainSpread.of(gains)
+    return spread_table(found, DRAWS)
 
-    A draw is `skewed_lengths` of its seed, with prompts of `prompt` tokens each.
-    """
-    lengths = skewed_lengths(seed)
-    step_seconds = full_step_seconds(cost, slots, prompt, lengths)
-    times = arrivals.times(len(lengths), step_seconds, seed)
-    jobs = [Job(prompt, length, time) for length, time in zip(lengths, times, strict=True)]
 
-    def outcome(batching: Batching, padded: bool = False) -> Outcome:
-        return simulate(
-            jobs,
-            cost,
-            slots=slots,
-            batching=batching,
-            padded=padded,
-            latency_target=latency_target,
-        )
-
-    continuous = outcome(Batching.CONTINUOUS)
-    return [Gain.of(outcome(Batching.STATIC, each), continuous) for each in padded]
+def jobs_of(lengths: Sequence[int], arrivals: Arrivals, step_seconds: float) -> list[Job]:
+    """A request for each length of output, in order of arrival."""
+    times = arrivals.times(len(lengths), step_seconds, seed=0)
+    return [Job(PROMPT_TOKENS, length, time) for length, time in zip(lengths, times, strict=True)]

@@ -11,7 +11,7 @@ from typing import Any
 from farthing import __version__
 from farthing.files.checkpoint import DESCRIPTION
 from farthing.files.gguf import shard_paths
-from farthing.plan.machine import usable_cores
+from farthing.plan.machine import processor, usable_cores
 
 _PIECE_BYTES = 1 << 20
 
@@ -33,7 +33,7 @@ def facts(model: str, path: Path, threads: int, isa: str) -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """The processor's name, the cores this process may use, the memory, the system."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": usable_cores(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "system": f"{platform.system()} {platform.release()}",
@@ -70,14 +70,3 @@ def _file_hash(path: Path) -> str:
         while piece := file.read(_PIECE_BYTES):
             digest.update(piece)
     return digest.hexdigest()
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

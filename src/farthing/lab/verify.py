@@ -17,16 +17,20 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from farthing.backends import Backend
-from farthing.core import CHUNK_TOKENS, KVDtype, Request, RequestError, SamplingParams
+from farthing.core import BLOCK_TOKENS, CHUNK_TOKENS, KVDtype, Request, RequestError, SamplingParams
 from farthing.engine.engine import limits_of
 from farthing.engine.limits import Policy
 from farthing.engine.sampler import sample
 from farthing.engine.scheduler import Scheduler
+from farthing.engine.speculate import Speculation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Sequence as ListOf
 
     from numpy.typing import NDArray
+
+    from farthing.engine.sequence import Sequence
 
     MakeBackend = Callable[[KVDtype, int], "BreakableBackend"]
 
@@ -41,7 +45,12 @@ SAMPLED = SamplingParams(ignore_eos=True, temperature=0.8, top_p=0.95, seed=20_0
 
 _ODD_CHUNKS = (1, 37, 2, 1, 1, 101, 3, 31, 64)
 _MODES = (SamplingParams(ignore_eos=True), SAMPLED)
-_ITEM_BYTES = {KVDtype.FP32: 4, KVDtype.FP16: 2, KVDtype.BF16: 2, KVDtype.INT8: 1}
+_ITEM_BYTES = {
+    KVDtype.FP32: 4,
+    KVDtype.FP16: 2,
+    KVDtype.BF16: 2,
+    KVDtype.INT8: 1,
+}
 
 
 class BreakableBackend(Backend, Protocol):
@@ -81,7 +90,7 @@ class Text:
     seconds: float
 
 
-def prompt_of(ids: Sequence[int]) -> tuple[int, ...]:
+def prompt_of(ids: ListOf[int]) -> tuple[int, ...]:
     """`PROMPT_TOKENS` tokens made by repeating `ids`."""
     if not ids:
         raise RequestError("the prompt to verify with has no tokens")
@@ -89,7 +98,11 @@ def prompt_of(ids: Sequence[int]) -> tuple[int, ...]:
 
 
 def verify(
-    make_backend: MakeBackend, prompt: tuple[int, ...], tokens: int, threads: int
+    make_backend: MakeBackend,
+    prompt: tuple[int, ...],
+    tokens: int,
+    threads: int,
+    kv_dtypes: Iterable[KVDtype] = KVDtype,
 ) -> Iterator[Check]:
     """Makes `tokens` tokens after `prompt` in every way, greedy and sampled, for each KV dtype.
 
@@ -101,7 +114,7 @@ def verify(
             f"{len(prompt)} + {tokens} tokens do not reach the third chunk of {CHUNK_TOKENS} "
             "positions, so a wrong order of merging could not be noticed: use more"
         )
-    for kv_dtype in KVDtype:
+    for kv_dtype in kv_dtypes:
         yield from _Checks(make_backend, kv_dtype, prompt, tokens, threads).run()
 
 
@@ -141,7 +154,7 @@ class _Checks:
                 [among_neighbours(backend, request) for request in self._requests],
             )
             yield self._identical(
-                "prompt from the cache against computed",
+                "prompt from cache against computed",
                 fast,
                 [from_the_cache(backend, request) for request in self._requests],
             )
@@ -149,6 +162,14 @@ class _Checks:
                 "preempted against undisturbed",
                 fast,
                 [preempted(backend, request) for request in self._requests],
+            )
+            yield self._identical(
+                "speculated against plain",
+                fast,
+                [
+                    speculated(backend, request, text)
+                    for request, text in zip(self._requests, fast, strict=True)
+                ],
             )
             other = 1 if self._threads > 1 else 2
             yield self._identical(
@@ -209,9 +230,9 @@ class _Checks:
 
 def made(
     backend: Backend,
-    requests: Sequence[Request],
+    requests: ListOf[Request],
     *,
-    chunks: Sequence[int] = (),
+    chunks: ListOf[int] = (),
     scheduler: Scheduler | None = None,
     after_step: Callable[[Scheduler], None] = lambda scheduler: None,
 ) -> list[Text]:
@@ -233,16 +254,24 @@ def made(
         scores = result.logits
         if not backend.samples and plan.sampling is not None:
             result = sample(scores, plan.sampling)
-        for row, sequence in enumerate(scheduler.commit(result)):
+        scheduler.commit(result)
+        for row, sequence in scheduler.kept:
             logits[sequence].append(scores[row])
         after_step(scheduler)
     seconds = perf_counter() - started
     return [Text(tuple(s.output), np.array(logits[s]), seconds) for s in sequences]
 
 
-def scrambled(backend: Backend, placement: int, *, sharing: bool = False) -> Scheduler:
+def scrambled(
+    backend: Backend,
+    placement: int,
+    *,
+    sharing: bool = False,
+    speculation: Speculation | None = None,
+) -> Scheduler:
     """A scheduler that hands out blocks in an order of its own, which `placement` seeds."""
-    scheduler = Scheduler(limits_of(backend), policy=Policy(sharing=sharing))
+    policy = Policy(sharing=sharing)
+    scheduler = Scheduler(limits_of(backend), policy=policy, speculation=speculation)
     blocks = scheduler.pool.take(scheduler.pool.total)
     random.Random(placement).shuffle(blocks)
     scheduler.pool.give(blocks)
@@ -317,18 +346,53 @@ def preempted(backend: Backend, request: Request) -> Text:
     return text
 
 
+def speculated(backend: Backend, request: Request, plain: Text) -> Text:
+    """The text made with tokens guessed ahead, of which every fifth is wrong."""
+    scheduler = scrambled(backend, 3, speculation=Speculation(_Recalling(plain), always=True))
+    text = made(backend, [request], scheduler=scheduler)[0]
+    if scheduler.counters.drafts.accepted == 0:
+        raise RuntimeError("no guess was accepted")
+    return text
+
+
+class _Recalling:
+    """Guesses what a text was when it was made before, and is wrong now and then."""
+
+    def __init__(self, text: Text) -> None:
+        self._tokens = text.tokens
+
+    def propose(self, sequences: ListOf[Sequence], most: ListOf[int]) -> list[list[int]]:
+        """See `Drafter`."""
+        return [
+            self._following(len(sequence.output), length)
+            for sequence, length in zip(sequences, most, strict=True)
+        ]
+
+    def chances(self, sequence: Sequence) -> list[NDArray[np.float64]]:
+        """See `Drafter`."""
+        return []
+
+    def forget(self, sequence: Sequence) -> None:
+        """See `Drafter`."""
+
+    def close(self) -> None:
+        """See `Drafter`."""
+
+    def _following(self, known: int, most: int) -> list[int]:
+        guess = self._tokens[known : known + most]
+        return [token ^ (number % 5 == 4) for number, token in enumerate(guess, known)]
+
+
 def flipped(backend: BreakableBackend, kv_dtype: KVDtype, request: Request) -> Text:
     """The text made with one bit of the cache flipped on the way.
 
     It is the sign of a number among the keys and values of the first token that was sampled, the
-    largest by its exponent, or by its code in int8.
+    largest by its exponent, or by its code in int8; of int4 keys, that of a whole key's scale.
     """
     pool = backend.cache_bytes()
     # Earlier texts have left the very bytes that this one will write.
     pool[:] = 0
-    # Little-endian: the byte with the sign is a number's last.
-    size = _ITEM_BYTES[kv_dtype]
-    signs = pool.reshape(-1)[size - 1 :: size]
+    signs = _signs(pool, kv_dtype)
     before = signs.copy()
     flips = 0
 
@@ -339,13 +403,22 @@ def flipped(backend: BreakableBackend, kv_dtype: KVDtype, request: Request) -> T
             before = signs.copy()
         elif made_so_far == 2:
             magnitude = np.where(signs != before, signs & 0x7F, 0)
-            signs[magnitude.argmax()] ^= 0x80
+            signs[np.unravel_index(magnitude.argmax(), signs.shape)] ^= 0x80
             flips += 1
 
     text = made(backend, [request], after_step=flip)[0]
     if flips != 1:
         raise RequestError("a text of at least 3 tokens is needed to flip a bit on the way")
     return text
+
+
+def _signs(pool: NDArray[np.uint8], kv_dtype: KVDtype) -> NDArray[np.uint8]:
+    """The bytes with numbers' signs, (blocks, numbers): little-endian, a number's last."""
+    if kv_dtype is KVDtype.INT4_KEYS:
+        # Of the last head, whose fp16 key scales lie before the fp32 ones of its values.
+        return pool[:, -(2 + 4) * BLOCK_TOKENS + 1 : -4 * BLOCK_TOKENS : 2]
+    size = _ITEM_BYTES[kv_dtype]
+    return pool[:, size - 1 :: size]
 
 
 def difference(one: Text, other: Text) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,11 @@ from farthing.models.config import ModelConfig, read_config
 from farthing.models.fields import Fields
 from farthing.models.program import Program
 from farthing.models.registry import Architecture, for_gguf, for_model_type
+from farthing.models.remedies import outlier_weights_of, take_remedies, with_remedies
 from farthing.quant.formats import FORMATS, decode
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
 # Names that transformers gave to the text part of models that also see.
@@ -57,11 +62,25 @@ class WeightTensors(Mapping[str, StoredTensor]):
 
 
 @dataclass(frozen=True)
+class StoredForm:
+    """How the checkpoint holds a weight: under which name, and what the Program's form changes.
+
+    `heads`: rows lie in llama.cpp's order, which `half_split` undoes; 0: as in the Program.
+    `offset`: what the Program's gain has above the stored one.
+    """
+
+    name: str
+    heads: int = 0
+    offset: float = 0.0
+
+
+@dataclass(frozen=True)
 class Model:
     """A model ready for a backend. `tensors` has exactly the Program's weights.
 
-    `formats` are their storage formats, known without touching the data. `unused` are tensors of
-    the file that the text model has no use for.
+    `formats` are their storage formats, known without touching the data, and `stored` how the
+    checkpoint holds them; also, where the embedding is the head, how it would hold a head of its
+    own. `unused` are tensors of the file that the text model has no use for.
     """
 
     name: str
@@ -69,6 +88,7 @@ class Model:
     program: Program
     tensors: Mapping[str, StoredTensor]
     formats: Mapping[str, str]
+    stored: Mapping[str, StoredForm]
     unused: tuple[str, ...]
 
 
@@ -98,6 +118,7 @@ def load_model(checkpoint: Checkpoint) -> Model:
     program = source.architecture.build(source.config)
     makers: dict[str, Callable[[], StoredTensor]] = {}
     formats: dict[str, str] = {}
+    forms: dict[str, StoredForm] = {}
     for name, weight in program.weights.items():
         module, suffix = name.rsplit(".", 1)
         template = _LAYER.sub("layers.{layer}.", module)
@@ -105,14 +126,27 @@ def load_model(checkpoint: Checkpoint) -> Model:
         pattern = source.architecture.modules[template][source.form]
         file_name = f"{pattern.format(layer=layer[1] if layer else '')}.{suffix}"
         tensor = _take(source, file_name, weight.shape)
-        makers[name] = _maker(source, template, tensor)
+        forms[name] = _stored_form(source, template, tensor)
+        makers[name] = _maker(forms[name], tensor, source.where)
         formats[name] = tensor.format if len(tensor.shape) == 2 else "F32"
+    head = f"{source.architecture.modules['head'][source.form]}.weight"
+    forms.setdefault("head.weight", StoredForm(head))
+    stored_names = {name: form.name for name, form in forms.items()}
+    remedies = take_remedies(program, stored_names, source.stored, source.where)
+    for name, remedy in remedies.items():
+        if remedy.outlier_weights is not None:
+            # Its rows lie in the order of the matrix that it belongs to.
+            apart, form = outlier_weights_of(name), forms[name]
+            forms[apart] = StoredForm(remedy.outlier_weights.name, form.heads)
+            makers[apart] = _maker(forms[apart], remedy.outlier_weights, source.where)
+            formats[apart] = remedy.outlier_weights.format
     return Model(
         source.name,
         source.config,
-        program,
+        with_remedies(program, remedies),
         WeightTensors(makers),
         MappingProxyType(formats),
+        MappingProxyType(forms),
         _unused(source),
     )
 
@@ -183,17 +217,21 @@ def _take(source: _Source, name: str, shape: tuple[int, ...]) -> StoredTensor:
     return tensor
 
 
-def _maker(source: _Source, template: str, tensor: StoredTensor) -> Callable[[], StoredTensor]:
-    """What gives the tensor in the Program's form when it is asked for."""
+def _stored_form(source: _Source, template: str, tensor: StoredTensor) -> StoredForm:
     heads = 0
     if source.form == 0 and template in source.architecture.interleaved:
         heads = source.config.heads if template.endswith("query") else source.config.kv_heads
     offset = 0.0
     if source.form == 1 and template.endswith("norm"):
         offset = source.architecture.gain_offset
+    return StoredForm(tensor.name, heads, offset)
+
+
+def _maker(form: StoredForm, tensor: StoredTensor, where: str) -> Callable[[], StoredTensor]:
+    """What gives the tensor in the Program's form when it is asked for."""
     if len(tensor.shape) == 1:
-        return lambda: half_split(_float32(tensor, offset, source.where), heads)
-    return lambda: half_split(tensor, heads)
+        return lambda: half_split(_float32(tensor, form.offset, where), form.heads)
+    return lambda: half_split(tensor, form.heads)
 
 
 def _float32(tensor: StoredTensor, offset: float, where: str) -> StoredTensor:
@@ -216,11 +254,24 @@ def half_split(tensor: StoredTensor, heads: int) -> StoredTensor:
     """
     if heads == 0:
         return tensor
-    rows = tensor.shape[0]
-    order = np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
-    data = tensor.data.reshape(rows, -1)[order].reshape(-1)
+    data = tensor.data.reshape(tensor.shape[0], -1)[_half_split_order(tensor, heads)].reshape(-1)
     release_pages(tensor.data)
     return StoredTensor(tensor.name, tensor.format, tensor.shape, data)
+
+
+def interleaved(tensor: StoredTensor, heads: int) -> StoredTensor:
+    """Undoes `half_split`."""
+    if heads == 0:
+        return tensor
+    rows = tensor.data.reshape(tensor.shape[0], -1)
+    data = np.empty_like(rows)
+    data[_half_split_order(tensor, heads)] = rows
+    return StoredTensor(tensor.name, tensor.format, tensor.shape, data.reshape(-1))
+
+
+def _half_split_order(tensor: StoredTensor, heads: int) -> NDArray[np.intp]:
+    """For each row of the Program's form, which row of llama.cpp's it is."""
+    return np.arange(tensor.shape[0]).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
 def _unused(source: _Source) -> tuple[str, ...]:

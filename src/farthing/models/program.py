@@ -10,7 +10,8 @@ name in `backends/torch.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -74,6 +75,8 @@ class Program:
         return self.values[self.output].width
 
 
+_SMALLEST, _LARGEST = 2.0**-126, 2.0**126
+
 Widths = tuple[int, ...]
 Shapes = tuple[tuple[int, ...], ...]
 Attributes = Mapping[str, Any]
@@ -83,6 +86,7 @@ Attributes = Mapping[str, Any]
 class OpSpec:
     """What a kind takes: counts of inputs and weights, attribute types, and its rule.
 
+    `optional` are attributes that an operation may leave out.
     `rule(widths, shapes, attributes)` returns the output's width, or raises `ValueError` saying
     what does not match.
     """
@@ -91,6 +95,7 @@ class OpSpec:
     weights: tuple[int, ...]
     attributes: Mapping[str, type]
     rule: Callable[[Widths, Shapes, Attributes], int]
+    optional: Mapping[str, type] = field(default_factory=dict)
 
 
 def _require(condition: bool, what: str) -> None:
@@ -120,6 +125,8 @@ def _linear(widths: Widths, shapes: Shapes, a: Attributes) -> int:
     _require(inputs == widths[0], f"the weight takes {inputs} inputs, the value has {widths[0]}")
     if len(shapes) == 2:
         _require(shapes[1] == (outputs,), f"the bias must have {outputs} entries, not {shapes[1]}")
+    scale = a.get("input_scale", 1.0)
+    _require(_SMALLEST <= scale <= _LARGEST, f"no input has the scale {scale}")
     return outputs
 
 
@@ -138,6 +145,20 @@ def _attend(widths: Widths, shapes: Shapes, a: Attributes) -> int:
     return int(heads * head_dim)
 
 
+def _some_columns(widths: Widths, shapes: Shapes, a: Attributes) -> int:
+    columns = a["columns"]
+    ascending = all(first < second for first, second in pairwise((-1, *columns, widths[0])))
+    _require(ascending and len(columns) > 0, f"columns must ascend from 0 below {widths[0]}")
+    return len(columns)
+
+
+def _zero_columns(widths: Widths, shapes: Shapes, a: Attributes) -> int:
+    _some_columns(widths, shapes, a)
+    return widths[0]
+
+
+_INPUT_SCALE: Mapping[str, type] = MappingProxyType({"input_scale": float})
+
 OPS: Mapping[str, OpSpec] = MappingProxyType(
     {
         # row token_id of the table
@@ -146,8 +167,9 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         "scale": OpSpec(1, (0,), {"factor": float}, _same),
         # x / sqrt(mean(x^2) + epsilon) * gain, over each run of len(gain) dimensions
         "rmsnorm": OpSpec(1, (1,), {"epsilon": float}, _rmsnorm),
-        # x W^T (+ bias)
-        "linear": OpSpec(1, (1, 2), {}, _linear),
+        # x W^T (+ bias); where there is an `input_scale`, x counts as whole multiples of it within
+        # +-127 of them, the nearest, halves to even
+        "linear": OpSpec(1, (1, 2), {}, _linear, _INPUT_SCALE),
         # each head's dimensions (i, i + rotary/2) rotated by position * frequencies[i], float64
         # angles; dimensions past 2 len(frequencies) pass unchanged
         "rope": OpSpec(1, (0,), {"head_dim": int, "frequencies": tuple}, _rope),
@@ -171,10 +193,14 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         # gelu(gate, tanh approximation) * up
         "geglu": OpSpec(2, (0,), {}, _same),
         "add": OpSpec(2, (0,), {}, _same),
+        # x[:, columns]
+        "columns": OpSpec(1, (0,), {"columns": tuple}, _some_columns),
+        # x with zeros in `columns`
+        "zero_columns": OpSpec(1, (0,), {"columns": tuple}, _zero_columns),
         # keeps only the step's wanted rows
         "rows": OpSpec(1, (0,), {}, _same),
         # x W^T over wanted rows: the vocabulary's scores
-        "logits": OpSpec(1, (1,), {}, _linear),
+        "logits": OpSpec(1, (1,), {}, _linear, _INPUT_SCALE),
     }
 )
 
@@ -269,8 +295,10 @@ def _infer(op: Op, values: Mapping[str, Value], weights: Mapping[str, Weight]) -
     if missing:
         raise UnsupportedModelError(f"{where}: nothing is called {missing[0]}")
     given = {name: type(value) for name, value in op.attributes.items()}
-    if given != dict(spec.attributes):
-        raise UnsupportedModelError(f"{where}: attributes {given}, wanted {dict(spec.attributes)}")
+    left_out = {name: each for name, each in spec.optional.items() if name not in given}
+    wanted_types = {**spec.attributes, **spec.optional}
+    if {**given, **left_out} != wanted_types:
+        raise UnsupportedModelError(f"{where}: attributes {given}, wanted {wanted_types}")
     inputs = [values[name] for name in op.inputs]
     if len({value.wanted for value in inputs}) > 1:
         raise UnsupportedModelError(f"{where}: mixes values of all tokens with wanted rows")

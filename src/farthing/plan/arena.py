@@ -6,7 +6,7 @@ that ends with it. Sizes follow from the most tokens and the most wanted rows of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from farthing.core import ActivationMode
@@ -24,7 +24,7 @@ from farthing.plan.stages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from farthing.models.program import Program
 
@@ -40,7 +40,10 @@ _MODES = (ActivationMode.FP32, ActivationMode.BF16, ActivationMode.INT8)
 
 @dataclass(frozen=True)
 class ValuePlace:
-    """Where a value lives: rows of `stride` floats, or prepared rows where `mode` is set."""
+    """Where a value lives: rows of `stride` floats, or prepared rows where `mode` is set.
+
+    `input_scale` is the one scale of all its prepared rows, where they share one.
+    """
 
     offset: int
     bytes: int
@@ -48,6 +51,7 @@ class ValuePlace:
     stride: int
     wanted: bool
     mode: ActivationMode | None
+    input_scale: float | None
 
 
 @dataclass(frozen=True)
@@ -107,13 +111,14 @@ def lay_arena(
     step_tokens: int,
     step_rows: int,
     chunks: int,
+    taps: Collection[str] = (),
 ) -> Arena:
     """Lays out the arena for steps of at most `step_tokens` tokens and `step_rows` wanted rows.
 
     `formats` are the packed formats of matrices; `chunks` is how many chunks of attention a full
-    context has.
+    context has. The values `taps` are kept, in float32, to the end of a step.
     """
-    values, end = _lay_values(program, stages, formats, step_tokens, step_rows)
+    values, end = _lay_values(program, stages, formats, step_tokens, step_rows, taps)
     cursor = _Cursor(end)
     ropes: dict[tuple[float, ...], int] = {}
     for frequencies in _frequencies(stages):
@@ -228,6 +233,7 @@ def _lay_values(
     formats: Mapping[str, PackedFormat | None],
     step_tokens: int,
     step_rows: int,
+    taps: Collection[str],
 ) -> tuple[dict[str, ValuePlace], int]:
     """Places values first-fit, the largest first, and returns the end of the last."""
     born: dict[str, int] = {}
@@ -237,7 +243,8 @@ def _lay_values(
             dies[name] = index
         born[stage.output] = index
         dies[stage.output] = index
-    dies[program.output] = len(stages)
+    for name in (program.output, *taps):
+        dies[name] = len(stages)
 
     # A value that is written over another's memory joins that one's buffer.
     buffer = {name: name for name in born}
@@ -246,15 +253,20 @@ def _lay_values(
         if over is not None and dies[over] == index:
             buffer[stage.output] = buffer[over]
 
-    modes = {name: _prepared_mode(name, stages, formats) for name in born}
+    unprepared = (None, None)
+    prepared = {
+        name: unprepared if name in taps else _prepared_as(name, stages, formats) for name in born
+    }
     shapes: dict[str, ValuePlace] = {}
     for name in born:
         value = program.values[name]
         rows = step_rows if value.wanted else step_tokens
         stride = round_up(value.width, TILE)
-        mode = modes[name]
+        mode, scale = prepared[name]
         size = 4 * rows * stride if mode is None else packed.prepared_bytes(mode, rows, value.width)
-        shapes[name] = ValuePlace(0, round_up(size, 64), value.width, stride, value.wanted, mode)
+        shapes[name] = ValuePlace(
+            0, round_up(size, 64), value.width, stride, value.wanted, mode, scale
+        )
 
     spans: dict[str, tuple[int, int, int]] = {}  # buffer -> (first stage, last stage, bytes)
     for name, owner in buffer.items():
@@ -278,17 +290,7 @@ def _lay_values(
                 break
             offset = max(offset, end)
         offsets[owner] = offset
-    places = {
-        name: ValuePlace(
-            offsets[buffer[name]],
-            shape.bytes,
-            shape.width,
-            shape.stride,
-            shape.wanted,
-            shape.mode,
-        )
-        for name, shape in shapes.items()
-    }
+    places = {name: replace(shape, offset=offsets[buffer[name]]) for name, shape in shapes.items()}
     return places, max(offsets[owner] + spans[owner][2] for owner in spans)
 
 
@@ -299,25 +301,25 @@ def _written_over(stage: Stage) -> str | None:
     """
     if isinstance(stage, LinearStage) and stage.residual != stage.source.value:
         return stage.residual
-    if isinstance(stage, RowStage) and stage.kind in ("add", "norm_add", "scale"):
+    if isinstance(stage, RowStage) and stage.kind in ("add", "norm_add", "scale", "zero_columns"):
         return stage.inputs[0]
     return None
 
 
-def _prepared_mode(
+def _prepared_as(
     name: str, stages: tuple[Stage, ...], formats: Mapping[str, PackedFormat | None]
-) -> ActivationMode | None:
-    """The mode in which a gate's output is stored prepared, where all its readers agree."""
-    modes: set[ActivationMode | None] = set()
+) -> tuple[ActivationMode | None, float | None]:
+    """The mode and scale in which a gate's output is stored prepared, where its readers agree."""
+    found: set[tuple[ActivationMode | None, float | None]] = set()
     for stage in stages:
         if stage.output == name and not isinstance(stage, GateStage):
-            return None
+            return None, None
         if name not in stage.reads:
             continue
         if not isinstance(stage, LinearStage) or stage.source.gain is not None:
-            return None
+            return None, None
         if stage.residual == name:
-            return None
+            return None, None
         chosen = formats[stage.product.weight]
-        modes.add(None if chosen is None else chosen.mode)
-    return modes.pop() if len(modes) == 1 else None
+        found.add((None if chosen is None else chosen.mode, stage.source.input_scale))
+    return found.pop() if len(found) == 1 else (None, None)

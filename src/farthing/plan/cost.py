@@ -44,6 +44,20 @@ class Cost:
             products, self.weight_bytes + other.weight_bytes, self.cache_bytes + other.cache_bytes
         )
 
+    def __sub__(self, other: Cost) -> Cost:
+        products = Counter(self.products)
+        products.subtract(other.products)
+        return Cost(
+            products, self.weight_bytes - other.weight_bytes, self.cache_bytes - other.cache_bytes
+        )
+
+    def __mul__(self, times: int) -> Cost:
+        return Cost(
+            {mode: times * count for mode, count in self.products.items()},
+            times * self.weight_bytes,
+            times * self.cache_bytes,
+        )
+
     @property
     def total_products(self) -> int:
         """Multiply-accumulates of all modes."""
@@ -124,7 +138,9 @@ def _visible_pairs(layer: CacheLayer, span: Span) -> int:
     """Pairs of a token of the span and a position it attends to."""
     first, count = span
     most = layer.window or first + count
-    return sum(min(position + 1, most) for position in range(first, first + count))
+    # Up to `most` positions are seen by a rising number of tokens, and by each after that.
+    rising = min(max(most - first, 0), count)
+    return rising * first + rising * (rising + 1) // 2 + (count - rising) * most
 
 
 def _visible_positions(layer: CacheLayer, span: Span) -> int:

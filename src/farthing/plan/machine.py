@@ -8,7 +8,9 @@ A machine with several NUMA nodes is best used by one engine a node, each starte
 from __future__ import annotations
 
 import os
+import platform
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,22 @@ if TYPE_CHECKING:
 
 _FAST_SHARE = 0.5
 """Cores with at least this share of the fastest core's capacity count as performance cores."""
+
+
+@dataclass(frozen=True)
+class MemoryRoom:
+    """Bytes that can be allocated now, as the system and as the cgroups of this process see it.
+
+    `limit` is None where no cgroup sets one.
+    """
+
+    system: int
+    limit: int | None
+
+    @property
+    def bytes(self) -> int:
+        """The smaller one."""
+        return self.system if self.limit is None else min(self.system, self.limit)
 
 
 def usable_cores(root: Path = Path("/")) -> int:
@@ -37,16 +55,30 @@ def usable_cores(root: Path = Path("/")) -> int:
     return max(1, min([cores, *(int(quota) for quota in _cpu_quotas(root))]))
 
 
+def processor(root: Path = Path("/")) -> str:
+    """The processor's name."""
+    for line in (_read(root / "proc/cpuinfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
 def available_memory(root: Path = Path("/")) -> int:
     """Bytes that can be allocated now without swapping, within the cgroup's limit.
 
     Cached file pages that nobody has used of late count as available: the system gives them back.
     """
+    return memory_room(root).bytes
+
+
+def memory_room(root: Path = Path("/")) -> MemoryRoom:
+    """What `available_memory` is the smaller one of."""
     if sys.platform == "win32":
-        return other_systems.windows_available_memory()
+        return MemoryRoom(other_systems.windows_available_memory(), None)
     if sys.platform == "darwin":
-        return other_systems.macos_available_memory()
-    return min([_meminfo_available(root), *_memory_rooms(root)])
+        return MemoryRoom(other_systems.macos_available_memory(), None)
+    return MemoryRoom(_meminfo_available(root), min(_memory_rooms(root), default=None))
 
 
 def _performance_cpus(cpus: set[int], root: Path) -> set[int]:

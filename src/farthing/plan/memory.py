@@ -23,21 +23,21 @@ from farthing.plan import packed
 from farthing.plan.arena import Arena, lay_arena
 from farthing.plan.machine import available_memory, usable_cores
 from farthing.plan.packed import PackedFormat, packed_format, round_up
-from farthing.plan.stages import Stage, fuse
+from farthing.plan.process import process_bytes
+from farthing.plan.stages import Stage, fuse, require_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from farthing.models.load import Model
     from farthing.models.program import Program
 
 MIB = 1 << 20
 
-PROCESS_BYTES = 160 * MIB
-"""Room kept for the interpreter, libraries, the tokenizer and its tables; assumed."""
-
 USUAL_SLOTS = 32
 USUAL_STEP_TOKENS = 512
+DRAFT_ROWS = 16
+"""The most guesses at tokens that a step of a server takes along, however many texts run."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class MemoryPlan:
     """What the native backend allocates, in bytes, and where everything goes.
 
     `slots` texts run at once at most; a step feeds at most `step_tokens` tokens and wants at most
-    `step_rows` rows.
+    `step_rows` rows. `taps` are the values that can be looked at after a step.
     """
 
     stages: tuple[Stage, ...]
@@ -80,6 +80,8 @@ class MemoryPlan:
     slots: int
     step_tokens: int
     step_rows: int
+    process_bytes: int
+    taps: frozenset[str]
 
     @property
     def cache_tokens(self) -> int:
@@ -93,8 +95,13 @@ class MemoryPlan:
 
     @property
     def total_bytes(self) -> int:
-        """All that the backend allocates; the process itself (`PROCESS_BYTES`) comes on top."""
+        """All that the backend allocates; the process itself (`process_bytes`) comes on top."""
         return self.weight_bytes + self.cache_bytes + self.arena.total_bytes
+
+    @property
+    def needed_bytes(self) -> int:
+        """All anonymous memory that there must be room for."""
+        return self.total_bytes + self.process_bytes
 
 
 def plan_memory(
@@ -109,6 +116,8 @@ def plan_memory(
     threads: int | None = None,
     step_tokens: int | None = None,
     step_rows: int | None = None,
+    taps: Collection[str] = (),
+    draft_rows: int = 0,
 ) -> MemoryPlan:
     """Lays out the memory of `model` for texts of up to `context_length` positions each.
 
@@ -116,9 +125,13 @@ def plan_memory(
     `sequences` texts of the whole context unless given. It may be smaller than one context: a text
     that can never fit is refused when it is asked for. `slots` is the most texts that run at once.
 
+    `taps` names values of the Program that are kept, each in memory of its own, until the next
+    step. A value that exists only within a stage cannot be.
+
     None means: the model's own context length, all usable cores, 32 slots or one for each of
-    `sequences`, one wanted row a slot, and 512 tokens a step or one a slot. Raises `RequestError`
-    when the context is longer than the model's own, or a count is not positive. Does not ask
+    `sequences`, one wanted row a slot and `draft_rows` for guesses, and 512 tokens a step or one a
+    slot. Raises `RequestError` when the context is longer than the model's own, a count is not
+    positive, the cache cannot hold the model's heads, or a tap is no stored value. Does not ask
     whether the machine has the room: `require_room` does.
     """
     most = model.config.context_length
@@ -143,8 +156,9 @@ def plan_memory(
     else:
         total_blocks = -(-cache_tokens // BLOCK_TOKENS)
     step_tokens = max(USUAL_STEP_TOKENS, slots) if step_tokens is None else step_tokens
-    step_rows = slots if step_rows is None else step_rows
+    step_rows = slots + draft_rows if step_rows is None else step_rows
     stages = fuse(model.program)
+    require_stored(model.program, stages, taps)
     weights, weight_bytes = _lay_weights(model.program, model.formats, activations)
     cache, block_bytes = _lay_block(model.program, kv_dtype)
     formats = {name: place.packed for name, place in weights.items()}
@@ -156,6 +170,7 @@ def plan_memory(
         step_tokens=step_tokens,
         step_rows=step_rows,
         chunks=-(-context_length // CHUNK_TOKENS),
+        taps=taps,
     )
     return MemoryPlan(
         stages,
@@ -172,6 +187,8 @@ def plan_memory(
         slots,
         step_tokens,
         step_rows,
+        process_bytes(model.program.vocabulary_size, slots),
+        frozenset(taps),
     )
 
 
@@ -181,14 +198,14 @@ def require_room(plan: MemoryPlan, room: int | None = None) -> None:
     None means what this machine, or the container it runs in, can give now.
     """
     room = available_memory() if room is None else room
-    needed = plan.total_bytes + PROCESS_BYTES
+    needed = plan.needed_bytes
     if needed <= room:
         return
     raise DoesNotFitError(
         f"the model needs {needed / MIB:,.0f} MiB (weights {plan.weight_bytes / MIB:,.0f}, cache "
         f"of {plan.cache_tokens:,} tokens {plan.cache_bytes / MIB:,.0f}, working memory of "
         f"{plan.slots:,} slots {plan.arena.total_bytes / MIB:,.0f}, process "
-        f"{PROCESS_BYTES / MIB:,.0f}), but {room / MIB:,.0f} MiB are available: "
+        f"{plan.process_bytes / MIB:,.0f}), but {room / MIB:,.0f} MiB are available: "
         f"{_way_out(plan, room - needed)}"
     )
 
@@ -202,11 +219,13 @@ def _way_out(plan: MemoryPlan, left: int) -> str:
         if tokens < plan.context_length <= plan.cache_tokens < plan.context_length + BLOCK_TOKENS:
             flag = f"--context {tokens}, or {flag} where many texts share it"
         advice = f"a cache of {tokens} tokens fits ({flag})"
-        if plan.kv_dtype is not KVDtype.INT8:
+        if plan.kv_dtype not in (KVDtype.INT8, KVDtype.INT4_KEYS):
             advice += "; an int8 cache (--kv-dtype int8) halves one of 16 bits"
         return advice
     smaller = "a smaller or more strongly quantised model"
-    if plan.slots > 1 and left + plan.arena.total_bytes >= plan.block_bytes:
+    vocabulary = plan.arena.values[plan.stages[-1].output].width
+    of_slots = plan.process_bytes - process_bytes(vocabulary, 1)
+    if plan.slots > 1 and left + plan.arena.total_bytes + of_slots >= plan.block_bytes:
         return f"no cache fits: use fewer slots (--slots), or {smaller}"
     return f"no cache fits: use {smaller}"
 
@@ -215,6 +234,15 @@ def bytes_per_token(program: Program, kv_dtype: KVDtype) -> int:
     """Bytes of cache that one token of context takes, over all layers, by the formula."""
     return sum(
         packed.token_bytes(kv_dtype, layer.kv_heads, layer.head_dim) for layer in program.cache
+    )
+
+
+def kv_dtypes(program: Program) -> tuple[KVDtype, ...]:
+    """The caches that can hold the heads of this model."""
+    return tuple(
+        kv_dtype
+        for kv_dtype in KVDtype
+        if all(packed.holds_heads(kv_dtype, layer.head_dim) for layer in program.cache)
     )
 
 
@@ -240,6 +268,12 @@ def _lay_block(program: Program, kv_dtype: KVDtype) -> tuple[tuple[CachePlace, .
     places: list[CachePlace] = []
     offset = 0
     for layer in program.cache:
+        if not packed.holds_heads(kv_dtype, layer.head_dim):
+            others = ", ".join(each.value for each in kv_dtypes(program))
+            raise RequestError(
+                f"a {kv_dtype.value} cache cannot hold this model's heads of {layer.head_dim} "
+                f"dimensions: use --kv-dtype {others}"
+            )
         size = layer.kv_heads * packed.head_block_bytes(kv_dtype, layer.head_dim)
         places.append(CachePlace(offset, size))
         offset += size

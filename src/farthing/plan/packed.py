@@ -53,7 +53,32 @@ _LAYOUTS = {
     "NF4_EXACT": _Layout(_FP32, 4, 0, 0, 32, 0),
 }
 _MODE_BYTES = {ActivationMode.FP32: 4, ActivationMode.BF16: 2, ActivationMode.INT8: 1}
-_KV_BYTES = {KVDtype.FP32: 4, KVDtype.FP16: 2, KVDtype.BF16: 2, KVDtype.INT8: 1}
+
+
+class _KVLayout(NamedTuple):
+    """Bits of an element of a key and of a value, and bytes of the scale of each."""
+
+    key_bits: int
+    value_bits: int
+    key_scale_bytes: int = 0
+    value_scale_bytes: int = 0
+
+    def token_bytes(self, head_dim: int) -> int:
+        """Bytes of one token's key and value in one head."""
+        numbers = head_dim * (self.key_bits + self.value_bits) // 8
+        return numbers + self.key_scale_bytes + self.value_scale_bytes
+
+
+_KV_LAYOUTS = {
+    KVDtype.FP32: _KVLayout(32, 32),
+    KVDtype.FP16: _KVLayout(16, 16),
+    KVDtype.BF16: _KVLayout(16, 16),
+    KVDtype.INT8: _KVLayout(8, 8, 4, 4),
+    KVDtype.INT4_KEYS: _KVLayout(4, 8, 2, 4),
+}
+
+MOST_ROTATED = 1024
+"""Dimensions of the largest head whose keys can be rotated."""
 
 PACKED_FORMATS = tuple(_LAYOUTS)
 """Formats with a packed layout; the position is native/formats.h's `Format`."""
@@ -131,17 +156,27 @@ def prepared_bytes(mode: ActivationMode, rows: int, inputs: int) -> int:
 
 def head_block_bytes(kv_dtype: KVDtype, head_dim: int) -> int:
     """Bytes of one KV head's keys and values in one block of 32 positions."""
-    scales = 2 * BLOCK_TOKENS * 4 if kv_dtype is KVDtype.INT8 else 0
-    return round_up(2 * BLOCK_TOKENS * head_dim * _KV_BYTES[kv_dtype] + scales, 64)
+    return round_up(BLOCK_TOKENS * token_bytes(kv_dtype, 1, head_dim), 64)
+
+
+def holds_heads(kv_dtype: KVDtype, head_dim: int) -> bool:
+    """Whether a cache can hold heads of so many dimensions.
+
+    bf16 has pairs; int4 keys are rotated by a Hadamard matrix, which has a power of two rows.
+    """
+    if kv_dtype is KVDtype.BF16:
+        return head_dim % 2 == 0
+    if kv_dtype is not KVDtype.INT4_KEYS:
+        return True
+    return 2 <= head_dim <= MOST_ROTATED and head_dim.bit_count() == 1
 
 
 def token_bytes(kv_dtype: KVDtype, kv_heads: int, head_dim: int) -> int:
     """Bytes that one token of context takes in one layer: the formula of textbooks.
 
-    2 * kv_heads * head_dim * bytes per element, and for int8 an fp32 scale for each key and value.
+    2 * kv_heads * head_dim * bytes per element, and the scales of the coded: fp32, int4 keys' fp16.
     """
-    scales = 2 * 4 if kv_dtype is KVDtype.INT8 else 0
-    return kv_heads * (2 * head_dim * _KV_BYTES[kv_dtype] + scales)
+    return kv_heads * _KV_LAYOUTS[kv_dtype].token_bytes(head_dim)
 
 
 def partial_floats(head_dim: int) -> int:

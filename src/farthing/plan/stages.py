@@ -13,6 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from farthing.core import RequestError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -21,11 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """What a product reads: a value, through an RMSNorm where `gain` names a weight."""
+    """What a product reads: a value, through an RMSNorm where `gain` names a weight.
+
+    `input_scale` is the one scale of int8 activations; None: each group of inputs has its own.
+    """
 
     value: str
     gain: str | None = None
     epsilon: float = 0.0
+    input_scale: float | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,23 @@ def fuse(program: Program) -> tuple[Stage, ...]:
     return _Fusion(program).stages()
 
 
+def require_stored(program: Program, stages: tuple[Stage, ...], names: Iterable[str]) -> None:
+    """Raises `RequestError`, saying what to take instead, for a value that no stage stores."""
+    stored = {stage.output for stage in stages}
+    for name in names:
+        if name not in program.values:
+            raise RequestError(f"the model computes no value called {name!r:.100}")
+        if name in stored:
+            continue
+        around = [stage for stage in stages if name in (op.output for op in stage.ops)]
+        sources = dict.fromkeys(source for stage in around for source in stage.reads)
+        results = dict.fromkeys(stage.output for stage in around)
+        raise RequestError(
+            f"the value {name} is never stored: it is computed from {', '.join(sources)} on the "
+            f"way to {', '.join(results)}; take one of these"
+        )
+
+
 def head_source(stages: tuple[Stage, ...]) -> Source | None:
     """How the head reads the wanted rows, which is what makes a hidden state of any token's row.
 
@@ -199,15 +222,15 @@ class _Fusion:
             return [AttendStage((op,), query, key, value, op.output)]
         if op.kind in ("swiglu", "geglu"):
             gate, up = (self._only(name, "linear") for name in op.inputs)
-            if gate is not None and up is not None and gate.inputs == up.inputs:
-                source = Source(gate.inputs[0])
+            if gate is not None and up is not None and _source(gate) == _source(up):
+                source = _source(gate)
                 ops = (gate, up, op)
                 return [GateStage(ops, source, _product(gate), _product(up), op.kind, op.output)]
         if op.kind == "add":
             residual, other = op.inputs
             linear = self._only(other, "linear")
             if linear is not None and residual != other:
-                source = Source(linear.inputs[0])
+                source = _source(linear)
                 return [LinearStage((linear, op), source, _product(linear), op.output, residual)]
             norm = self._only(other, "rmsnorm")
             if norm is not None and self._is_whole(norm) and residual != other:
@@ -220,7 +243,7 @@ class _Fusion:
         if op.kind == "embed":
             return [EmbedStage((op,), op.weights[0], 1.0, op.output)]
         if op.kind in ("linear", "logits"):
-            return [LinearStage((op,), Source(op.inputs[0]), _product(op), op.output)]
+            return [LinearStage((op,), _source(op), _product(op), op.output)]
         return [RowStage((op,), op.kind, op.inputs, op.output)]
 
     def _heads(self, attend: Op) -> HeadsStage | None:
@@ -250,11 +273,11 @@ class _Fusion:
                     None if rope is None else rope.attributes["frequencies"],
                 )
             )
-        if len({linear.inputs for linear in linears}) > 1:
+        if len({_source(linear) for linear in linears}) > 1:
             return None
         order = {op.output: index for index, op in enumerate(self._program.ops)}
         ops.sort(key=lambda op: order[op.output])
-        source = Source(linears[0].inputs[0])
+        source = _source(linears[0])
         query, key, value = products
         layer = attend.attributes["layer"]
         return HeadsStage(tuple(ops), source, query, key, value, layer, attend.inputs[0])
@@ -301,6 +324,10 @@ class _Fusion:
         return self._program.weights[norm.weights[0]].shape == (width,)
 
 
+def _source(linear: Op) -> Source:
+    return Source(linear.inputs[0], input_scale=linear.attributes.get("input_scale"))
+
+
 def _product(linear: Op) -> Product:
     bias = linear.weights[1] if len(linear.weights) > 1 else None
     return Product(linear.weights[0], bias)
@@ -309,5 +336,10 @@ def _product(linear: Op) -> Product:
 def _read_through(
     stage: LinearStage | GateStage | HeadsStage, norm: Op
 ) -> LinearStage | GateStage | HeadsStage:
-    source = Source(norm.inputs[0], norm.weights[0], norm.attributes["epsilon"])
+    source = replace(
+        stage.source,
+        value=norm.inputs[0],
+        gain=norm.weights[0],
+        epsilon=norm.attributes["epsilon"],
+    )
     return replace(stage, ops=(norm, *stage.ops), source=source)

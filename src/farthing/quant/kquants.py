@@ -7,7 +7,8 @@
     Q6_K   16 x 16 weights   w = d * s * (q - 32)        s int8        q 6 bits
 
 Layouts are those of ggml-common.h. Each decoder takes (n, block bytes) and gives (n, 256) float32;
-products are formed in ggml's order, so the floats equal those of the `gguf` package.
+products are formed in ggml's order, so the floats equal those of the `gguf` package. The encoders
+are in `kquants_encoding.py`.
 """
 
 from __future__ import annotations
@@ -16,23 +17,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from farthing.quant.packing import half
+from farthing.quant.packing import fields, half
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WEIGHTS = 256
-
-
-def _fields(packed: NDArray[np.uint8], group: int, bits: int) -> NDArray[np.uint8]:
-    """(n, b) bytes -> (n, 8 b / bits) codes.
-
-    The bytes lie in groups; a group gives first the lowest `bits` of each of its bytes, then the
-    next ones, and so on.
-    """
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    codes = (packed.reshape(len(packed), -1, 1, group) >> shifts) & np.uint8((1 << bits) - 1)
-    return codes.reshape(len(packed), -1)
 
 
 def _scaled(
@@ -66,7 +56,7 @@ def _six_bit_pairs(packed: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArra
 
 def decode_q2_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Block: 16 bytes of scale and minimum nibbles | 64 of codes | d f16 | dmin f16."""
-    packed, codes = blocks[:, :16], _fields(blocks[:, 16:80], 32, 2)
+    packed, codes = blocks[:, :16], fields(blocks[:, 16:80], 32, 2)
     scales = half(blocks, 80) * (packed & 0x0F).astype(np.float32)
     minima = half(blocks, 82) * (packed >> 4).astype(np.float32)
     return _affine(scales, minima, codes)
@@ -74,10 +64,10 @@ def decode_q2_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def decode_q3_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Block: 32 bytes of third bits | 64 of low bits | 12 of scales | d f16."""
-    third, low = _fields(blocks[:, :32], 32, 1), _fields(blocks[:, 32:96], 32, 2)
+    third, low = fields(blocks[:, :32], 32, 1), fields(blocks[:, 32:96], 32, 2)
     # Low nibbles of the sixteen scales in the first eight bytes, upper two bits in the last four.
-    scale_codes = _fields(blocks[:, 96:104], 8, 4) | (
-        _fields(blocks[:, 104:108], 4, 2) << np.uint8(4)
+    scale_codes = fields(blocks[:, 96:104], 8, 4) | (
+        fields(blocks[:, 104:108], 4, 2) << np.uint8(4)
     )
     scales = half(blocks, 108) * (scale_codes.astype(np.float32) - 32)
     scale, code = _scaled(scales, (low | (third << np.uint8(2))).astype(np.float32) - 4)
@@ -89,7 +79,7 @@ def decode_q4_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     scale_codes, minimum_codes = _six_bit_pairs(blocks[:, 4:16])
     scales = half(blocks, 0) * scale_codes.astype(np.float32)
     minima = half(blocks, 2) * minimum_codes.astype(np.float32)
-    return _affine(scales, minima, _fields(blocks[:, 16:], 32, 4))
+    return _affine(scales, minima, fields(blocks[:, 16:], 32, 4))
 
 
 def decode_q5_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -97,13 +87,13 @@ def decode_q5_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     scale_codes, minimum_codes = _six_bit_pairs(blocks[:, 4:16])
     scales = half(blocks, 0) * scale_codes.astype(np.float32)
     minima = half(blocks, 2) * minimum_codes.astype(np.float32)
-    codes = _fields(blocks[:, 48:], 32, 4) | (_fields(blocks[:, 16:48], 32, 1) << np.uint8(4))
+    codes = fields(blocks[:, 48:], 32, 4) | (fields(blocks[:, 16:48], 32, 1) << np.uint8(4))
     return _affine(scales, minima, codes)
 
 
 def decode_q6_k(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Block: 128 bytes of low bits | 64 of upper bits | 16 int8 scales | d f16."""
-    codes = _fields(blocks[:, :128], 64, 4) | (_fields(blocks[:, 128:192], 32, 2) << np.uint8(4))
+    codes = fields(blocks[:, :128], 64, 4) | (fields(blocks[:, 128:192], 32, 2) << np.uint8(4))
     scales = half(blocks, 208) * blocks[:, 192:208].view(np.int8).astype(np.float32)
     scale, code = _scaled(scales, codes.astype(np.float32) - 32)
     return (scale * code).reshape(-1, _WEIGHTS)

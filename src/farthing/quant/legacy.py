@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from farthing.quant.packing import half, half_bytes, inverse, nibbles
+from farthing.quant.packing import half, half_bytes, inverse, nibbles, pack_nibbles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,26 +69,26 @@ def encode_q8_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
 def encode_q4_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 18) bytes."""
     scale, codes = _symmetric(weights, 8)
-    return np.concatenate([half_bytes(scale), _pack_nibbles(codes)], axis=1)
+    return np.concatenate([half_bytes(scale), pack_nibbles(codes)], axis=1)
 
 
 def encode_q4_1(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 20) bytes."""
     scale, minimum, codes = _affine(weights, 15)
-    return np.concatenate([half_bytes(scale), half_bytes(minimum), _pack_nibbles(codes)], axis=1)
+    return np.concatenate([half_bytes(scale), half_bytes(minimum), pack_nibbles(codes)], axis=1)
 
 
 def encode_q5_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 22) bytes."""
     scale, codes = _symmetric(weights, 16)
-    return np.concatenate([half_bytes(scale), _pack_fifths(codes), _pack_nibbles(codes)], axis=1)
+    return np.concatenate([half_bytes(scale), _pack_fifths(codes), pack_nibbles(codes)], axis=1)
 
 
 def encode_q5_1(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 24) bytes."""
     scale, minimum, codes = _affine(weights, 31)
     return np.concatenate(
-        [half_bytes(scale), half_bytes(minimum), _pack_fifths(codes), _pack_nibbles(codes)], axis=1
+        [half_bytes(scale), half_bytes(minimum), _pack_fifths(codes), pack_nibbles(codes)], axis=1
     )
 
 
@@ -109,10 +109,6 @@ def _affine(
     scale = (weights.max(axis=1, keepdims=True) - minimum) / np.float32(highest)
     codes = np.trunc((weights - minimum) * inverse(scale) + np.float32(0.5))
     return scale, minimum, np.minimum(codes.astype(np.uint8), np.uint8(highest))
-
-
-def _pack_nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return (codes[:, : _WEIGHTS // 2] & np.uint8(0x0F)) | (codes[:, _WEIGHTS // 2 :] << np.uint8(4))
 
 
 def _pack_fifths(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:

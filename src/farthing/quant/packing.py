@@ -15,6 +15,12 @@ def nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.concatenate([packed & 0x0F, packed >> 4], axis=1)
 
 
+def pack_nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(n, 2 b) codes, of which four bits are taken -> (n, b) bytes; what `nibbles` undoes."""
+    low, high = np.split(codes, 2, axis=1)
+    return (low & np.uint8(0x0F)) | (high << np.uint8(4))
+
+
 def half(blocks: NDArray[np.uint8], start: int) -> NDArray[np.float32]:
     """The float16 at byte `start` of every block, as (n, 1) float32."""
     return blocks[:, start : start + 2].copy().view("<f2").astype(np.float32)
@@ -34,6 +40,26 @@ def pack_pairs(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
     packed |= values[:, 0::2]
     packed[:, : values.shape[1] // 2] |= values[:, 1::2] << np.uint8(4)
     return packed
+
+
+def fields(packed: NDArray[np.uint8], group: int, bits: int) -> NDArray[np.uint8]:
+    """(n, b) bytes -> (n, 8 b / bits) codes.
+
+    The bytes lie in groups; a group gives first the lowest `bits` of each of its bytes, then the
+    next ones, and so on.
+    """
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    codes = (packed.reshape(len(packed), -1, 1, group) >> shifts) & np.uint8((1 << bits) - 1)
+    return codes.reshape(len(packed), -1)
+
+
+def pack_fields(codes: NDArray[np.uint8], group: int, bits: int) -> NDArray[np.uint8]:
+    """(n, 8 b / bits) codes below 2^bits -> (n, b) bytes; what `fields` undoes."""
+    shares = codes.reshape(len(codes), -1, 8 // bits, group)
+    packed = shares[:, :, 0].copy()
+    for share in range(1, 8 // bits):
+        packed |= shares[:, :, share] << np.uint8(share * bits)
+    return packed.reshape(len(codes), -1)
 
 
 def halves(stored: NDArray[np.uint8]) -> NDArray[np.float32]:

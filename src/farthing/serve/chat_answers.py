@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from msgspec import UNSET
 
 from farthing.serve.generation import StreamUsage
+from farthing.serve.ids import new_id
 from farthing.serve.logprobs import Aligner, chat_logprobs
 from farthing.serve.wire.chat import (
     AnswerMessage,
@@ -45,7 +45,7 @@ class ChatAnswers:
         logprobs: bool,
         tools: ToolUse | None,
     ) -> None:
-        self.id = f"chatcmpl-{uuid4().hex}"
+        self.id = f"chatcmpl-{new_id()}"
         self.created = created_now()
         self.model = card.id
         self.generation = generation

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from farthing.serve.generation import StreamUsage
+from farthing.serve.ids import new_id
 from farthing.serve.logprobs import Aligner, completion_logprobs, joined, prompt_logprobs
 from farthing.serve.wire.common import created_now
 from farthing.serve.wire.completions import CompletionChoice, TextCompletion
@@ -38,7 +38,7 @@ class CompletionAnswers:
         echoes: Sequence[str],
     ) -> None:
         """`echoes` are what stands before the answers to each prompt; none where nothing does."""
-        self.id = f"cmpl-{uuid4().hex}"
+        self.id = f"cmpl-{new_id()}"
         self.created = created_now()
         self.model = card.id
         self.generation = generation

@@ -104,6 +104,9 @@ class Connection(H11Protocol):
                 self.transport.write(self.conn.send(event=event))
         self.transport.close()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Goes on in HTTP/1.1, as the protocol allows; uvicorn would advise to install things."""
+
     def _expect_head(self) -> None:
         self._head_timer = self.loop.call_later(self._settings.head_seconds, self.transport.abort)
 

@@ -147,8 +147,47 @@ def _of_engine(stats: EngineStats, labels: Mapping[str, str]) -> Iterator[Metric
             "Answers that lost their blocks to others.",
             counters.preemptions,
         ),
+        (
+            "vllm:spec_decode_num_drafts",
+            "Runs of tokens guessed ahead for one answer in one step.",
+            counters.drafts.drafts,
+        ),
+        (
+            "vllm:spec_decode_num_draft_tokens",
+            "Tokens guessed ahead and computed.",
+            counters.drafts.proposed,
+        ),
+        (
+            "vllm:spec_decode_num_accepted_tokens",
+            "Tokens guessed ahead that proved right.",
+            counters.drafts.accepted,
+        ),
     ):
         yield _single(CounterMetricFamily(name, text, labels=list(labels)), labels, value)
+    yield _counters(
+        "vllm:spec_decode_num_accepted_tokens_per_pos",
+        "Tokens guessed ahead that proved right, by place in their run.",
+        "position",
+        {str(place): count for place, count in enumerate(counters.drafts.right)},
+        labels,
+    )
+    yield _counters(
+        "farthing:tested_guesses",
+        "Tokens guessed ahead of which all before them proved right, by place in their run.",
+        "position",
+        {str(place): count for place, count in enumerate(counters.drafts.tested)},
+        {},
+    )
+    yield CounterMetricFamily(
+        "farthing:draft_steps",
+        "Steps that tested tokens guessed ahead, of those that farthing:step_seconds counts.",
+        counters.drafts.steps,
+    )
+    yield GaugeMetricFamily(
+        "farthing:tokens_per_pass",
+        "Tokens that an answer gained in a step that tested a guess for it, on average.",
+        counters.drafts.tokens_per_pass,
+    )
     yield CounterMetricFamily(
         "farthing:recomputed_tokens",
         "Tokens computed again after a preemption.",

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from farthing.core import FarthingError
 from farthing.serve.asking import admit, prepared, submit
 from farthing.serve.errors import ApiError, ClientGoneError, api_error, retry_headers
-from farthing.serve.wire.common import CachedTokens, UsageCounts
+from farthing.serve.wire.common import CachedTokens, GuessedTokens, UsageCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class Generation:
     """The answers to one request, numbered: those to the first prompt, those to the second, ...
 
-    Made by `begin`; whoever has it must `close` it, however it ended. `gone`: the client has left,
-    and all is cancelled.
+    Made by `begin`, `before` seconds after the request arrived; whoever has it must `close` it,
+    however it ended. `gone`: the client has left, and all is cancelled.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Generation:
         ticket: Ticket | None,
         prompts: list[list[int]],
         streams: list[Stream],
-        began: float,
+        before: float,
         explain: Callable[[Miss], PrefixMiss] | None,
     ) -> None:
         self.gone = False
@@ -61,7 +61,7 @@ class Generation:
         self._error: Exception | None = None
         self._bell: asyncio.Future[None] | None = None
         self._rung = False
-        self._before = perf_counter() - began
+        self._before = before
         self._loop = asyncio.get_running_loop()
         self._watcher: asyncio.Task[None] | None = None
         self._closed = False
@@ -82,13 +82,17 @@ class Generation:
         streams: list[Stream] = []
         try:
             prompts, sampling = await prepared(asked)
-            record.prompt_tokens = sum(map(len, prompts))
+            prompt_tokens = sum(map(len, prompts))
             if ticket is not None:
-                ticket.settle(record.prompt_tokens)
+                ticket.settle(prompt_tokens)
+            # The engine may compute before `submit` returns: that time is in its own timing.
+            before = perf_counter() - began
             submit(state, engine, caller.name, asked, prompts, sampling, streams)
+            # Only now: what is refused is nobody's usage.
+            record.prompt_tokens = prompt_tokens
             if ticket is not None:
                 ticket.follow(streams)
-            return cls(state, record, ticket, prompts, streams, began, asked.explain)
+            return cls(state, record, ticket, prompts, streams, before, asked.explain)
         except BaseException:
             for stream in streams:
                 stream.close()
@@ -192,7 +196,14 @@ class Generation:
             self.generated,
             self.prompt_tokens + self.generated,
             cached,
+            self._guessed(),
         )
+
+    def _guessed(self) -> GuessedTokens | UnsetType:
+        usages = [stream.completion.usage for stream in self._streams]
+        drafted = sum(usage.drafted_tokens for usage in usages)
+        accepted = sum(usage.accepted_tokens for usage in usages)
+        return GuessedTokens(accepted, drafted - accepted) if drafted else UNSET
 
     def close(self) -> None:
         """Cancels what is not done, and notes what the request took. May be called again."""

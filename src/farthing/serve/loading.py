@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farthing.core import ActivationMode, KVDtype
+from farthing.core import SPECULATIONS, ActivationMode, KVDtype
 from farthing.engine.load import LoadProgress, load
-from farthing.plan.memory import require_room
+from farthing.plan.memory import DRAFT_ROWS, require_room
+from farthing.plan.sum import plan_sum
 from farthing.serve.log import tell
 from farthing.serve.sizing import choose_sizes
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from farthing.files.progress import Fetch
     from farthing.models.load import Model
     from farthing.plan.memory import MemoryPlan
+    from farthing.plan.sum import MemorySum
     from farthing.serve.sizing import Sizes
     from farthing.serve.state import Loading
 
@@ -32,9 +34,10 @@ class ModelOptions:
     context_length: int | None = None
     cache_tokens: int | None = None
     slots: int | None = None
-    kv_dtype: KVDtype = KVDtype.FP16
+    kv_dtype: KVDtype = KVDtype.BF16
     activations: ActivationMode | None = None
     threads: int | None = None
+    speculate: str = SPECULATIONS[0]
 
 
 class LoggedProgress(LoadProgress):
@@ -86,21 +89,30 @@ def usual_id(model: str) -> str:
     return path.resolve().name.removesuffix(".gguf") if path.exists() else model
 
 
-def sizes_of(options: ModelOptions, path: Path) -> Sizes:
-    """What serving the model at `path` would take. Reads no weights."""
+def sizes_of(options: ModelOptions, path: Path, prefix_store: int = 0) -> tuple[Sizes, MemorySum]:
+    """What serving the model at `path` would take, and that part by part. Reads no weights.
+
+    `prefix_store` are the most bytes of a store on disk.
+    """
     from farthing.files.checkpoint import open_checkpoint
     from farthing.models.load import load_model
 
     with open_checkpoint(path) as checkpoint:
-        return choose_sizes(
-            load_model(checkpoint),
+        model = load_model(checkpoint)
+        sizes = choose_sizes(
+            model,
             context_length=options.context_length,
             cache_tokens=options.cache_tokens,
             slots=options.slots,
             kv_dtype=options.kv_dtype,
             activations=options.activations,
             threads=options.threads,
+            draft_rows=0 if options.speculate == "off" else DRAFT_ROWS,
         )
+        file_bytes = sum(tensor.data.nbytes for tensor in checkpoint.tensors.values())
+    return sizes, plan_sum(
+        sizes.plan, model.program, file_bytes=file_bytes, prefix_store=prefix_store
+    )
 
 
 def load_engine(
@@ -133,6 +145,7 @@ def load_engine(
         slots=options.slots,
         latency_target=latency_target,
         weights=weights,
+        speculate=options.speculate,
         progress=LoggedProgress(loading),
         planner=planner,
     )

@@ -167,6 +167,7 @@ class RequestLog:
             completion_tokens=record.completion_tokens,
             seconds=round(record.seconds, 4),
             first_token_seconds=_rounded(record.first_token_seconds),
+            queue_seconds=_rounded(record.queue_seconds),
             finish_reasons=list(record.finish_reasons),
             error_code=record.error_code,
         )

@@ -6,13 +6,13 @@ import logging
 import re
 import time
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from farthing.serve.connection import CROWDED
 from farthing.serve.errors import ApiError, ClientGoneError, api_error, http_error, retry_headers
+from farthing.serve.ids import new_id
 from farthing.serve.origin import allowed_origin, cross_origin_headers, preflight_headers
 from farthing.serve.state import Anonymous, RequestRecord
 
@@ -51,7 +51,7 @@ class RequestMiddleware:
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
         given = headers.get(b"x-request-id", b"")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid4().hex.encode()
+        request_id = given if _REQUEST_ID.fullmatch(given) else new_id().encode()
         path: str = scope["path"]
         record = RequestRecord(request_id.decode("ascii"), "", path)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from farthing.serve.errors import ApiError, ClientGoneError, retry_headers
-from farthing.serve.wire.fields import CHANGING, check_unknown
+from farthing.serve.wire.fields import ASKING, check_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from starlette.requests import Request
     from starlette.types import Receive
@@ -26,13 +28,14 @@ _CLOSE = {"connection": "close"}
 _MOST_DISCARDED = 64 << 20
 _DISCARD_SECONDS = 2.0
 _PLACE = re.compile(r"(?s)(.*) - at `(.*)`")
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 async def read_structure(
     request: Request,
     state: ServerState,
     kind: type[Structure],
-    changing: Mapping[str, tuple[object, ...]] = CHANGING,
+    changing: Mapping[str, tuple[object, ...]] = ASKING,
 ) -> tuple[Structure, dict[str, Any], bytes]:
     """The structure of a request's body, the same as plain data, and as it came.
 
@@ -134,13 +137,20 @@ def _too_long(settings: Settings) -> ApiError:
 def parse(
     body: bytes,
     kind: type[Structure],
-    changing: Mapping[str, tuple[object, ...]] = CHANGING,
+    changing: Mapping[str, tuple[object, ...]] = ASKING,
 ) -> tuple[Structure, dict[str, Any]]:
     """The structure of a body in JSON, and the same as plain data.
 
     Raises `ApiError` 400 for what is not JSON, for a wrong type, and for a field that is not known
     and would change the answer: `changing` lists those.
     """
+    with _uncollected():
+        structure, raw = _converted(body, kind)
+    check_unknown(raw, kind.__struct_fields__, changing=changing)
+    return structure, raw
+
+
+def _converted(body: bytes, kind: type[Structure]) -> tuple[Structure, dict[str, Any]]:
     try:
         raw = msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
@@ -150,12 +160,33 @@ def parse(
     if not isinstance(raw, dict):
         raise ApiError(400, "the body of the request must be a JSON object", code="invalid_json")
     try:
-        structure = msgspec.convert(raw, kind)
+        return msgspec.convert(raw, kind), raw
     except (ValueError, RecursionError) as error:
-        message, param = str(error), None
-        if found := _PLACE.fullmatch(message):
-            message, param = found[1], found[2].removeprefix("$.")
-        where = "" if param is None else f"{param}: "
-        raise ApiError(400, f"{where}{message:.300}", param=param, code="invalid_type") from None
-    check_unknown(raw, kind.__struct_fields__, changing=changing)
-    return structure, raw
+        raise _misfit(str(error)) from None
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without collections of garbage: a body of millions of lists has none, and sets off many.
+
+    They took six sevenths of the time in which nobody else is answered.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _misfit(message: str) -> ApiError:
+    """What a client is told where msgspec finds that a body has not the structure."""
+    place = ""
+    if found := _PLACE.fullmatch(message):
+        message, place = found[1], found[2].removeprefix("$").removeprefix(".")
+    if missing := _MISSING.fullmatch(message):
+        param = f"{place}.{missing[1]}" if place else missing[1]
+        return ApiError(400, f"{param} is missing: give it", param=param, code="missing_field")
+    where = f"{place}: " if place else ""
+    return ApiError(400, f"{where}{message:.300}", param=place or None, code="invalid_type")

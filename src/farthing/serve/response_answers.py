@@ -7,11 +7,11 @@ opens and closes them as text and calls come.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import msgspec
 from msgspec.structs import replace
 
+from farthing.serve.ids import new_id
 from farthing.serve.sse import EventStream
 from farthing.serve.wire.common import created_now
 from farthing.serve.wire.responses import (
@@ -50,7 +50,7 @@ class ResponseAnswers:
         self._tools = tools
         form = None if request.text is None else request.text.format
         self._begun = ResponseObject(
-            id=f"resp_{uuid4().hex}",
+            id=f"resp_{new_id()}",
             created_at=created_now(),
             status="in_progress",
             instructions=request.instructions,
@@ -166,9 +166,9 @@ class Items:
         function = delta.get("function") or {}
         if not isinstance(self._open, OutputCall) or delta["index"] != self._call:
             self._close("completed")
-            call_id = delta.get("id") or f"call_{uuid4().hex}"
+            call_id = delta.get("id") or f"call_{new_id()}"
             name = function.get("name") or ""
-            self._begin(OutputCall(f"fc_{uuid4().hex}", "in_progress", call_id, name, ""))
+            self._begin(OutputCall(f"fc_{new_id()}", "in_progress", call_id, name, ""))
             self._call = delta["index"]
         assert isinstance(self._open, OutputCall)
         arguments = function.get("arguments") or ""
@@ -180,7 +180,7 @@ class Items:
 
     def _open_message(self) -> None:
         self._close("completed")
-        message = OutputMessage(f"msg_{uuid4().hex}", "in_progress", [])
+        message = OutputMessage(f"msg_{new_id()}", "in_progress", [])
         self._begin(message)
         message.content = [OutputText("")]
         self._tell(

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from farthing.serve.log import RequestLog, logging_to, tell
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType
 
     from farthing.engine.engine import Engine
@@ -38,16 +38,18 @@ _LAST_WORDS_SECONDS = 2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def serve(settings: Settings, options: ModelOptions) -> int:
-    """Serves until a signal ends it, and returns the exit code.
+def serve(settings: Settings, options: ModelOptions, warnings: Iterable[str] = ()) -> int:
+    """Serves until a signal ends it, and returns the exit code. The log begins with `warnings`.
 
     0 after an orderly end, whatever was cut off by it; a load that fails ends with the error's own.
     Raises `FarthingError` where the socket cannot be bound, and as `refuse_early` does.
     """
     started = perf_counter()
-    keys = refuse_early(settings)
-    listener = bind(settings.host, settings.port)
-    with listener, logging_to(None, settings.log_format):
+    with logging_to(None, settings.log_format), ExitStack() as stack:
+        for warning in warnings:
+            tell("configuration", warning, level=logging.WARNING)
+        keys = refuse_early(settings)
+        listener = stack.enter_context(bind(settings.host, settings.port))
         process = _Process(settings, options, keys, listener, started)
         # The imports below take as long as a load: it runs beside them.
         process.start_loading()
@@ -143,6 +145,11 @@ class _Process:
             self._exit_code = 1
             logging.getLogger("farthing.serve").exception("the load failed by a fault of farthing")
             self._stop()
+        else:
+            from farthing.serve.receipts import show_receipt
+
+            # Reading all weights once more takes longer than a start may.
+            show_receipt(state)
 
     def _load_into_state(self) -> None:
         from farthing.serve.admission import Admission, objective_of

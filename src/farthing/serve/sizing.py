@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from farthing.core import BLOCK_TOKENS, KVDtype
 from farthing.plan.machine import available_memory
-from farthing.plan.memory import MIB, PROCESS_BYTES, plan_memory
+from farthing.plan.memory import MIB, plan_memory
 
 if TYPE_CHECKING:
     from farthing.core import ActivationMode
@@ -41,7 +41,7 @@ class Sizes:
     @property
     def needed(self) -> int:
         """All bytes, the process itself included."""
-        return self.plan.total_bytes + PROCESS_BYTES
+        return self.plan.needed_bytes
 
     @property
     def fits(self) -> bool:
@@ -55,9 +55,10 @@ def choose_sizes(
     context_length: int | None = None,
     cache_tokens: int | None = None,
     slots: int | None = None,
-    kv_dtype: KVDtype = KVDtype.FP16,
+    kv_dtype: KVDtype = KVDtype.BF16,
     activations: ActivationMode | None = None,
     threads: int | None = None,
+    draft_rows: int = 0,
     room: int | None = None,
 ) -> Sizes:
     """The plan for a server of `model`, by the rule where a size is None.
@@ -78,6 +79,7 @@ def choose_sizes(
             kv_dtype=kv_dtype,
             activations=activations,
             threads=threads,
+            draft_rows=draft_rows,
         )
 
     slots_why = f"{chosen_slots} slots {'by default' if slots is None else 'as asked'}"

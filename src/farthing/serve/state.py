@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from farthing.files.catalog import installed
+from farthing.files.catalog import installed, shipped
 from farthing.serve.errors import ApiError, retry_headers
+from farthing.serve.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -185,7 +186,11 @@ class Structured(Protocol):
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What is served, for people and programs. `receipt` is the quality that was measured."""
+    """What is served, for people and programs.
+
+    `receipt` is the quality that was measured, once it is known to speak of these weights; until
+    then, and where it does not, `description` says so under "receipt".
+    """
 
     id: str
     created: int
@@ -217,7 +222,7 @@ class ServerState:
 
     `engine` and `card` are None until the model is loaded. The other parts are None where they are
     not wanted. `draining`: no request is accepted any more. `reading_bytes` have come of bodies
-    that are not whole yet.
+    that are not whole yet. `tokenizing` are those who wait for /tokenize and /detokenize.
     """
 
     settings: Settings
@@ -235,6 +240,10 @@ class ServerState:
     started: float = field(default_factory=time.time)
     reading_bytes: int = 0
     first_tokens: FirstTokens = field(default_factory=FirstTokens)
+    tokenizing: Turns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokenizing = Turns(self.settings.reading_bytes)
 
     def serve(self, engine: Engine, card: ModelCard) -> None:
         """From now on this model answers."""
@@ -295,6 +304,8 @@ def card_of(engine: Engine, name: str | None = None) -> ModelCard:
             "threads": report.threads,
             "isa": report.isa,
         }
+        if report.has_receipt:
+            description["receipt"] = "being checked"
         if (licence := _licence(report.path)) is not None:
             description["licence"] = licence
     own = "scripted" if report is None else report.model
@@ -303,4 +314,5 @@ def card_of(engine: Engine, name: str | None = None) -> ModelCard:
 
 def _licence(path: Path) -> str | None:
     """What a model was fetched under; None for a file that farthing did not fetch."""
-    return next((each.licence for each in installed() if each.path == path), None)
+    known = [*installed(), shipped()]
+    return next((each.licence for each in known if each.path == path), None)

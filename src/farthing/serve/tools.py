@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from farthing.core import Constraint, RequestError
 from farthing.serve.errors import ApiError
+from farthing.serve.ids import new_id
 from farthing.serve.tool_grammar import Function, forced_calls, optional_calls
 from farthing.serve.tool_parser import CallParser
 from farthing.serve.tool_templates import ToolTemplate
@@ -197,7 +197,7 @@ def _schema_of(form: Constraint) -> str:
 
 
 def _new_id() -> str:
-    return f"call_{uuid4().hex[:24]}"
+    return f"call_{new_id()[:24]}"
 
 
 def _refusal(param: str, message: str) -> ApiError:

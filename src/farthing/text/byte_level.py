@@ -32,6 +32,9 @@ def _characters_of_bytes() -> str:
 
 
 CHARACTERS_OF_BYTES = _characters_of_bytes()
+_SHORT = 2048
+"""Characters that are encoded sooner than another thread notices."""
+
 _SPLIT_AT_SPACE = methodcaller("split", " ")
 _BYTE_OF_CHARACTER = {character: byte for byte, character in enumerate(CHARACTERS_OF_BYTES)}
 
@@ -60,6 +63,20 @@ class ByteCheck:
                     f"the model's vocabulary has no way to write U+{ord(character):04X}: "
                     "remove that character"
                 )
+
+
+def ids_of(machine: Machine, text: str) -> list[int]:
+    """The ids of plain text.
+
+    The library keeps Python's lock for as long as it encodes one text, which stops every other
+    thread, and lets go of it for a list of texts: so a long text is a list of one.
+    """
+    if len(text) <= _SHORT:
+        ids: list[int] = machine.encode(text, add_special_tokens=False).ids
+    else:
+        [encoding] = machine.encode_batch_fast([text], add_special_tokens=False)
+        ids = encoding.ids
+    return ids
 
 
 def spell_out(ids: list[int], spelled: Mapping[int, list[int]]) -> list[int]:
@@ -138,8 +155,7 @@ class ByteLevelVocabulary:
     def encode(self, text: str, *, at_start: bool) -> list[int]:
         """See `Vocabulary.encode`."""
         self._bytes.check(text)
-        ids: list[int] = self._machine.encode(text, add_special_tokens=False).ids
-        return spell_out(ids, self._spelled)
+        return spell_out(ids_of(self._machine, text), self._spelled)
 
     def token_bytes(self, token_id: int) -> bytes:
         """See `Vocabulary.token_bytes`."""

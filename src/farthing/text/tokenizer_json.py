@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer as Machine
 
 from farthing.core import FileFormatError, UnsupportedModelError
-from farthing.text.byte_level import CHARACTERS_OF_BYTES, ByteCheck, bytes_of_token, spell_out
+from farthing.text.byte_level import (
+    CHARACTERS_OF_BYTES,
+    ByteCheck,
+    bytes_of_token,
+    ids_of,
+    spell_out,
+)
 from farthing.text.gguf_vocabulary import END_OF_ANSWER
 from farthing.text.sentencepiece import SPACE
 from farthing.text.special_tokens import SpecialToken
@@ -124,8 +130,7 @@ class JsonVocabulary:
         if self._bytes is not None:
             self._bytes.check(text)
         machine = self._machine if at_start else self._continuing
-        ids: list[int] = machine.encode(text, add_special_tokens=False).ids
-        return spell_out(ids, self._spelled)
+        return spell_out(ids_of(machine, text), self._spelled)
 
     def token_bytes(self, token_id: int) -> bytes:
         """See `Vocabulary.token_bytes`."""

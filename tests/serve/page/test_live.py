@@ -118,6 +118,33 @@ def test_the_model_card_says_what_is_served_and_that_it_has_no_receipt(page: Pag
             expect(card).to_contain_text(words)
 
 
+def test_the_model_card_shows_a_measured_number_with_its_interval(page: Page) -> None:
+    kl = {"mean": {"value": 0.0501234, "low": 0.0451, "high": 0.05512}, "largest": 1.5}
+    receipt = {"kl": kl, "methods": [], "warnings": ["one", "two"], "battery": None}
+    with serving(answering("Hello."), prepare=described(receipt)) as served:
+        open_page(page, served)
+        card = page.locator("#card")
+        for words in ("0.05012 (0.0451 to 0.05512)", "1.5", "one; two", "none"):
+            expect(card).to_contain_text(words)
+
+
+def test_the_model_card_says_that_a_receipt_is_being_checked_or_why_it_is_refused(
+    page: Page,
+) -> None:
+    from dataclasses import replace
+
+    def prepare(state: ServerState) -> None:
+        assert state.card is not None
+        state.card = replace(state.card, description={"receipt": "refused: other weights"})
+
+    with serving(answering("Hello."), prepare=prepare) as served:
+        open_page(page, served)
+        card = page.locator("#card")
+        expect(card).to_contain_text("refused: other weights")
+        expect(card).not_to_contain_text("no receipt")
+        expect(card).not_to_contain_text("Nobody has measured")
+
+
 def test_the_model_card_shows_the_whole_receipt(page: Page) -> None:
     receipt = {"perplexity": 12.34, "agreement": {"top_1": 0.973, "tokens": 4096}}
     with serving(answering("Hello."), prepare=described(receipt)) as served:

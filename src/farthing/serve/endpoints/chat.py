@@ -12,7 +12,7 @@ from farthing.serve.generation import Generation
 from farthing.serve.misses import PromptPlaces
 from farthing.serve.reading import read_structure
 from farthing.serve.sse import respond
-from farthing.serve.wire.chat import ChatRequest, template_messages
+from farthing.serve.wire.chat import ChatRequest, template_messages, template_variables
 from farthing.serve.wire.common import (
     check_count,
     choices_of,
@@ -91,7 +91,8 @@ class ChatAsking:
         self._messages = messages
         self._places: PromptPlaces | None = None
         # Refused before anything is admitted.
-        self._sampling(None)
+        self._variables = template_variables(fields.chat_template_kwargs)
+        self._unconstrained = self._sampling(None)
         if fields.tools and state.tools is None:
             raise unsupported("tools")
         refuse_forms(fields, state)
@@ -117,10 +118,12 @@ class ChatAsking:
                 "this model has no chat template: use /v1/completions, or serve a model that was "
                 "trained for chat"
             )
-        ids = template.encode(messages, tools, most_tokens=self._engine.most_tokens)
+        ids = template.encode(
+            messages, tools, most_tokens=self._engine.most_tokens, **self._variables
+        )
         if fields.explain_prefix_miss:
             self._places = PromptPlaces(self._engine.tokenizer, ids, self._messages)
-        return [ids], self._sampling(constraint)
+        return [ids], self._sampled(constraint)
 
     def _has_tools(self) -> bool:
         """Whether there are tools to call, or calls in the chat's history."""
@@ -133,6 +136,9 @@ class ChatAsking:
         """Why the cache had no more of the prompt, once that is prepared."""
         assert self._places is not None
         return self._places.explain(miss)
+
+    def _sampled(self, constraint: Constraint | None) -> SamplingParams:
+        return self._unconstrained if constraint is None else self._sampling(constraint)
 
     def _sampling(self, constraint: Constraint | None) -> SamplingParams:
         fields = self._fields

@@ -119,7 +119,7 @@ class _Asking:
                 code="unsupported_parameter",
             )
         # Refused before anything is admitted.
-        self._sampling(None)
+        self._unconstrained = self._sampling(None)
         refuse_forms(fields, state)
 
     def prepare(self) -> tuple[list[list[int]], SamplingParams]:
@@ -133,7 +133,10 @@ class _Asking:
         ]
         if self._fields.echo:
             self.echoes = self.texts or [self._engine.tokenizer.decode(each) for each in ids]
-        return ids, self._sampling(constraint)
+        return ids, self._sampled(constraint)
+
+    def _sampled(self, constraint: Constraint | None) -> SamplingParams:
+        return self._unconstrained if constraint is None else self._sampling(constraint)
 
     def _sampling(self, constraint: Constraint | None) -> SamplingParams:
         return sampling_of(

@@ -37,6 +37,11 @@ async def stats(state: ServerState, request: Request) -> Response:
         generated_tokens=counters.generated_tokens,
         preemptions=counters.preemptions,
         recomputed_tokens=counters.recomputed_tokens,
+        steps=now.steps,
+        draft_steps=counters.drafts.steps,
+        drafts=counters.drafts.drafts,
+        drafted_tokens=counters.drafts.proposed,
+        accepted_tokens=counters.drafts.accepted,
         first_tokens=waits.requests,
         first_token_seconds=waits.seconds,
     )

@@ -10,7 +10,7 @@ import asyncio
 import csv
 import io
 from dataclasses import asdict, fields
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -48,7 +48,7 @@ async def usage(state: ServerState, request: Request) -> Response:
     caller = request.state.caller
     key = _whose(caller if isinstance(caller, Key) else ANONYMOUS, query.get("key"))
     until = _day("until", query.get("until")) or datetime.now(UTC).date()
-    since = _day("since", query.get("since")) or until - timedelta(days=_USUAL_DAYS - 1)
+    since = _day("since", query.get("since")) or _days_before(until, _USUAL_DAYS - 1)
     if since > until:
         raise ApiError(400, f"since is {since}, after until, {until}", param="since")
     try:
@@ -91,6 +91,11 @@ def _whose(caller: Key, asked: str | None) -> str | None:
             code="not_admin",
         )
     return caller.name
+
+
+def _days_before(until: date, days: int) -> date:
+    """So long before a day, or the first day that there is."""
+    return date.fromordinal(max(1, until.toordinal() - days))
 
 
 def _day(name: str, text: str | None) -> date | None:

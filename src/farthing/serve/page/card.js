@@ -17,12 +17,13 @@ export function showCard(container, entry) {
     ["Instructions", details.isa],
     ["Threads", details.threads],
     ["Licence", details.licence ?? "not stated"],
-    ["Quality", entry.receipt ? receipt(entry.receipt) : "no receipt"],
+    ["Quality", entry.receipt ? receipt(entry.receipt) : details.receipt ? null : "no receipt"],
+    ["Receipt", details.receipt],
   ];
   const known = rows.filter(([, value]) => value !== undefined && value !== null && value !== "");
   const told = known.map(([name, value]) => [name, typeof value === "number" ? count(value) : value]);
   container.replaceChildren(facts(told));
-  if (!entry.receipt) {
+  if (!entry.receipt && !details.receipt) {
     const text = "Nobody has measured what this file's quantisation costs in quality.";
     container.append(make("p", { class: "help" }, text));
   }
@@ -57,7 +58,22 @@ function memory(kinds) {
 function receipt(measured) {
   const rows = Object.entries(measured).map(([name, value]) => {
     const nested = value !== null && typeof value === "object" && !Array.isArray(value);
-    return [name.replaceAll("_", " "), nested ? receipt(value) : String(value)];
+    return [name.replaceAll("_", " "), estimate(value) ?? (nested ? receipt(value) : plain(value))];
   });
   return facts(rows);
+}
+
+/** A number and the interval that it lies in, in one line; null for anything else. */
+function estimate(value) {
+  const numbers = [value?.value, value?.low, value?.high];
+  if (!numbers.every((each) => typeof each === "number")) return null;
+  const [number, low, high] = numbers.map(plain);
+  return `${number} (${low} to ${high})`;
+}
+
+function plain(value) {
+  if (value === null || value.length === 0) return "none";
+  if (Array.isArray(value)) return value.join("; ");
+  const fraction = typeof value === "number" && !Number.isInteger(value);
+  return fraction ? String(Number(value.toPrecision(4))) : String(value);
 }

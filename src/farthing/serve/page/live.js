@@ -45,6 +45,7 @@ export class Live {
         [swatch("free", "Free"), value("free")],
         ["Found in the cache", value("hits")],
         ["Preemptions", value("preemptions")],
+        ["Guessed ahead", value("guessed")],
       ]),
     );
     this.draw();
@@ -99,6 +100,8 @@ export class Live {
     set("hits", seen ? `${percent(stats.reused_tokens / seen)} of prompts` : "–");
     const again = stats.recomputed_tokens;
     const lost = again ? `, ${counted(again, "token")} computed again` : "";
+    const right = `${percent(stats.accepted_tokens / stats.drafted_tokens)} of tokens right`;
+    set("guessed", stats.drafted_tokens ? right : "–");
     set("preemptions", `${count(stats.preemptions)}${lost}`);
   }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -31,26 +32,17 @@ class ChatRequest(SamplingFields, kw_only=True):
     """POST /v1/chat/completions. `explain_prefix_miss` is farthing's own."""
 
     messages: list[ChatMessage]
-    max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     explain_prefix_miss: bool | None = None
 
     def most_tokens(self) -> int | None:
         """The most tokens of an answer; None for as many as the context holds."""
-        most = self.max_completion_tokens
-        if most is None:
-            most = self.max_tokens
-        elif self.max_tokens not in (None, most):
-            raise ApiError(
-                400,
-                "max_tokens and max_completion_tokens differ: give one of them",
-                param="max_tokens",
-                code="invalid_value",
-            )
+        most = self.asked_tokens()
         if most is not None and most < 1:
             raise ApiError(
                 400,
@@ -111,6 +103,43 @@ def template_messages(
             plain["content"] = ""
         chat.append(plain)
     return chat
+
+
+_GIVEN_VARIABLES = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "most_tokens", "self"}
+)
+_MOST_VARIABLES = 32
+_HARMLESS_TEXT = re.compile(r"[\w .,:/+-]{0,200}")
+
+
+def template_variables(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The further variables of the template that a request has in `chat_template_kwargs`.
+
+    Values are single ones, and texts too plain to be one of the model's control tokens. Raises
+    `ApiError` 400 for any other, and for a name that the server gives itself.
+    """
+    variables = dict(given or {})
+    problem = None
+    if len(variables) > _MOST_VARIABLES:
+        problem = f"has {len(variables)} entries, and may have {_MOST_VARIABLES}"
+    for name, value in variables.items():
+        if name in _GIVEN_VARIABLES or name.endswith("_token") or not name.isidentifier():
+            problem = f"cannot set {name!r:.60}: leave it out"
+        elif isinstance(value, dict | list) or (
+            isinstance(value, str) and not _HARMLESS_TEXT.fullmatch(value)
+        ):
+            problem = (
+                f"has a {name:.60} that is neither true, false, a number, null nor a plain text of "
+                "at most 200 letters, digits, spaces and . , : / + - _"
+            )
+    if problem is not None:
+        raise ApiError(
+            400,
+            f"chat_template_kwargs {problem}",
+            param="chat_template_kwargs",
+            code="invalid_value",
+        )
+    return variables
 
 
 class TopLogprob(msgspec.Struct, frozen=True):

@@ -61,13 +61,24 @@ class CachedTokens(msgspec.Struct, frozen=True):
     prefix_miss: PrefixMiss | UnsetType | None = UNSET
 
 
+class GuessedTokens(msgspec.Struct, frozen=True):
+    """Tokens that were guessed ahead and computed: right ones, which were written, and others."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class UsageCounts(msgspec.Struct, frozen=True):
-    """Tokens read and written, of all prompts and answers of a request."""
+    """Tokens read and written, of all prompts and answers of a request.
+
+    `completion_tokens_details` are there where tokens were guessed ahead.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: GuessedTokens | UnsetType = UNSET
 
 
 class StreamOptions(msgspec.Struct):
@@ -87,9 +98,13 @@ class CommonFields(msgspec.Struct, kw_only=True):
 
 
 class SamplingFields(CommonFields, kw_only=True):
-    """The fields of every request that generates."""
+    """The fields of every request that generates.
+
+    `max_draft_tokens` is farthing's own: the most tokens that a step guesses ahead, 0 for none.
+    """
 
     max_tokens: int | None = None
+    max_completion_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -111,9 +126,31 @@ class SamplingFields(CommonFields, kw_only=True):
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
+    max_draft_tokens: int | None = None
+
+    def asked_tokens(self) -> int | None:
+        """The most tokens of an answer, by either name; raises `ApiError` 400 where they differ."""
+        most = self.max_completion_tokens
+        if most is None:
+            return self.max_tokens
+        if self.max_tokens not in (None, most):
+            raise ApiError(
+                400,
+                "max_tokens and max_completion_tokens differ: give one of them",
+                param="max_tokens",
+                code="invalid_value",
+            )
+        return most
 
 
-_PLAIN = ("top_k", "min_p", "ignore_eos", "min_tokens", "repetition_penalty")
+_PLAIN = (
+    "top_k",
+    "min_p",
+    "ignore_eos",
+    "min_tokens",
+    "repetition_penalty",
+    "max_draft_tokens",
+)
 _RENAMED = ("presence_penalty", "frequency_penalty")
 _MOST_PRIORITY = 1000
 _SEEDS = 1 << 64
@@ -208,7 +245,8 @@ def choices_of(fields: SamplingFields, settings: Settings) -> int:
     if not 1 <= n <= settings.most_choices:
         raise ApiError(
             400,
-            f"n must be from 1 to {settings.most_choices}, not {n}",
+            f"n must be from 1 to {settings.most_choices}, not {n}: ask in several requests, or "
+            "start the server with a larger most_choices",
             param="n",
             code="invalid_value",
         )

@@ -28,7 +28,8 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
     def most_tokens(self) -> int:
         """The most tokens of an answer; 0 where the prompt's echo is all that is wanted."""
-        most = _DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        asked = self.asked_tokens()
+        most = _DEFAULT_MAX_TOKENS if asked is None else asked
         if most < 1 and not (most == 0 and self.echo):
             raise ApiError(
                 400,

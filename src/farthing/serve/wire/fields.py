@@ -34,7 +34,6 @@ CHANGING: dict[str, tuple[object, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
     "documents": ([],),
     "guided_grammar": (),
@@ -67,6 +66,41 @@ CHANGING: dict[str, tuple[object, ...]] = {
 }
 """Field: the values, beside null, that change nothing."""
 
+ASKING: dict[str, tuple[object, ...]] = {
+    **CHANGING,
+    "chat_template_kwargs": ({},),
+    "echo": (False,),
+    "explain_prefix_miss": (False,),
+    "frequency_penalty": (0,),
+    "guided_choice": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "ignore_eos": (False,),
+    "input": (),
+    "instructions": (),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "max_completion_tokens": (),
+    "max_output_tokens": (),
+    "max_tokens": (),
+    "messages": (),
+    "min_tokens": (0,),
+    "n": (1,),
+    "presence_penalty": (0,),
+    "previous_response_id": (),
+    "prompt": (),
+    "repetition_penalty": (1,),
+    "response_format": (),
+    "stop": ([],),
+    "stop_token_ids": ([],),
+    "structured_outputs": ({},),
+    "text": ({},),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+}
+"""The same with what one way to ask the model has, and another one has not."""
+
 _MOST_NAMES = 1000
 _logged: set[str] = set()
 
@@ -75,7 +109,7 @@ def check_unknown(
     body: Mapping[str, Any],
     known: Collection[str],
     where: str = "",
-    changing: Mapping[str, tuple[object, ...]] = CHANGING,
+    changing: Mapping[str, tuple[object, ...]] = ASKING,
 ) -> None:
     """Raises `ApiError` 400 for a field that would change the answer and is not supported.
 

@@ -9,8 +9,10 @@ from msgspec import UNSET, UnsetType
 
 from farthing.serve.errors import ErrorDetail
 from farthing.serve.wire.common import CommonFields, StreamOptions
+from farthing.serve.wire.fields import ASKING
 
 CHANGING: dict[str, tuple[object, ...]] = {
+    **ASKING,
     "background": (False,),
     "context_management": ([],),
     "conversation": (),
@@ -21,16 +23,6 @@ CHANGING: dict[str, tuple[object, ...]] = {
     "reasoning": ({}, {"effort": None}, {"effort": "none"}),
     "top_logprobs": (0,),
     "truncation": ("disabled",),
-    # Those of the chat API, which has other names for some of these.
-    "frequency_penalty": (0,),
-    "logprobs": (False,),
-    "max_completion_tokens": (),
-    "max_tokens": (),
-    "messages": (),
-    "n": (1,),
-    "presence_penalty": (0,),
-    "response_format": (),
-    "stop": ([],),
 }
 """Fields that would change the answer and are not supported: the values that change nothing."""
 

@@ -15,6 +15,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
     Only growing: `prompt_tokens` of prompts that were begun, of which `reused_tokens` came from the
     cache; `generated_tokens`; `preemptions`, and the `recomputed_tokens` that they cost;
+    `steps`, of which `draft_steps` tested guesses, in `drafts` runs of them one sequence each, with
+    `drafted_tokens` in all, of which `accepted_tokens` proved right;
     `first_tokens`, the requests of which a token came and that have ended, and the sum of the times
     that these waited for it.
     """
@@ -34,5 +36,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: int
     preemptions: int
     recomputed_tokens: int
+    steps: int
+    draft_steps: int
+    drafts: int
+    drafted_tokens: int
+    accepted_tokens: int
     first_tokens: int
     first_token_seconds: float

@@ -1,0 +1,52 @@
+"""The model of a plan, as its headers describe it: a file or folder here, or a hub's."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from farthing.cli.progress import terminal_progress
+from farthing.files.catalog import resolve
+from farthing.files.checkpoint import open_checkpoint
+from farthing.files.hub_headers import headers, remote_id
+from farthing.models.load import load_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from farthing.models.load import Model
+
+
+@dataclass(frozen=True)
+class Described:
+    """A model whose weights need not be here; `bytes` is what its weights' files have."""
+
+    model: Model
+    where: str
+    bytes: int
+
+
+@contextmanager
+def described(model: str, *, quiet: bool) -> Iterator[Described]:
+    """The model that a person means, for planning only.
+
+    A hub's model that is not on disk is described by its headers; one of the catalog is fetched.
+    Raises what `resolve`, `open_checkpoint` and `load_model` raise.
+    """
+    hub_id = remote_id(model)
+    if hub_id is None:
+        with terminal_progress(quiet=quiet) as progress:
+            path = resolve(model, progress)
+        yield _read(path, str(path))
+        return
+    with headers(hub_id) as found:
+        yield _read(found.path, found.source)
+
+
+def _read(path: Path, where: str) -> Described:
+    with open_checkpoint(path) as checkpoint:
+        loaded = load_model(checkpoint)
+        size = sum(tensor.data.nbytes for tensor in checkpoint.tensors.values())
+        return Described(loaded, where, size)

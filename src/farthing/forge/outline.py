@@ -1,0 +1,163 @@
+"""What a quantised model will consist of: every tensor with its format, before any is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from farthing.core import FarthingError, UnsupportedModelError
+from farthing.files.formats import GGUF_FORMATS, stored_bytes
+from farthing.files.gguf import GGUFFile
+from farthing.files.writing import TensorPlan
+from farthing.forge.patterns import short_name
+from farthing.forge.schemes import FALLBACKS, KEEP
+from farthing.models.remedies import INPUT_SCALE, OUTLIER_COLUMNS, OUTLIER_WEIGHTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from farthing.core import StoredTensor
+    from farthing.files.checkpoint import Checkpoint
+    from farthing.models.load import Model
+    from farthing.models.program import Program
+
+BESIDE = (INPUT_SCALE, OUTLIER_COLUMNS, OUTLIER_WEIGHTS)
+"""What can stand beside a matrix: tensors with its name and one of these after a point."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A tensor to be written: of the Program's weight `weight`, or of nothing that the model reads.
+
+    `part` is empty for the weight itself, else what stands beside it: `INPUT_SCALE`,
+    `OUTLIER_COLUMNS` or `OUTLIER_WEIGHTS`.
+    """
+
+    plan: TensorPlan
+    weight: str | None = None
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """All tensors, in file order."""
+
+    jobs: tuple[Job, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all tensors."""
+        return sum(job.plan.bytes for job in self.jobs)
+
+
+def formats_of(
+    program: Program, schemes: Mapping[str, str], kept: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The format of each matrix for the scheme it is to have, and the names of the fallbacks.
+
+    `kept` are the formats of those that are to stay as they are. Raises `UnsupportedModelError`
+    for rows that a scheme does not divide.
+    """
+    formats: dict[str, str] = {}
+    fallbacks: list[str] = []
+    for name, scheme in schemes.items():
+        if scheme == KEEP:
+            formats[name] = kept[name]
+            continue
+        shape = program.weights[name].shape
+        fallback = FALLBACKS.get(scheme)
+        if fallback is not None and shape[1] % GGUF_FORMATS[scheme].block_length:
+            scheme = fallback
+            fallbacks.append(name)
+        try:
+            stored_bytes(scheme, shape)
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(f"the matrix {short_name(name)}: {error}") from None
+        formats[name] = scheme
+    return formats, tuple(fallbacks)
+
+
+def outline(
+    checkpoint: Checkpoint,
+    model: Model,
+    formats: Mapping[str, str],
+    *,
+    edited: frozenset[str],
+    columns: Mapping[str, int],
+    static_inputs: frozenset[str],
+) -> Outline:
+    """Every tensor to be written.
+
+    `edited` are the weights that are not the source's any more: vectors among them become F32, and
+    one that the checkpoint has no tensor for is added. `columns` are the counts of outlier columns
+    of matrices that have them, `static_inputs` the matrices whose inputs have one scale.
+    """
+    by_tensor = {model.stored[name].name: name for name in model.program.weights}
+    jobs: list[Job] = []
+    for name, tensor in checkpoint.tensors.items():
+        weight = by_tensor.pop(name, None)
+        if weight is None:
+            if not _is_second_copy(tensor, model):
+                jobs.append(Job(_as_it_is(tensor)))
+            continue
+        jobs += _of_weight(tensor, weight, formats, edited, columns, static_inputs)
+    for name, weight in by_tensor.items():
+        plan = _plan(name, formats[weight], model.program.weights[weight].shape)
+        jobs.append(Job(plan, weight))
+    return Outline(tuple(jobs))
+
+
+def check_name(out: Path, checkpoint: Checkpoint, as_gguf: bool) -> None:
+    """Raises `FarthingError` for a name that belies what is written, or is the source's own."""
+    if as_gguf and out.suffix != ".gguf":
+        raise FarthingError(f"the result is a GGUF file: call it {out.name}.gguf")
+    if not as_gguf and out.suffix == ".gguf":
+        raise FarthingError(
+            f"the result is a folder of safetensors, since GGUF does not have all that it holds: "
+            f"call it {out.stem}"
+        )
+    if isinstance(checkpoint, GGUFFile):
+        # A description.gguf has its tensors beside it, in its folder.
+        taken = [*checkpoint.paths, checkpoint.path.parent]
+    else:
+        taken = [checkpoint.folder]
+    if out.resolve() in [path.resolve() for path in taken]:
+        raise FarthingError(f"{out} is the model that is being read: choose another name")
+
+
+def _of_weight(
+    tensor: StoredTensor,
+    weight: str,
+    formats: Mapping[str, str],
+    edited: frozenset[str],
+    columns: Mapping[str, int],
+    static_inputs: frozenset[str],
+) -> Iterator[Job]:
+    if weight not in formats:
+        changed = _plan(tensor.name, "F32", tensor.shape)
+        yield Job(changed if weight in edited else _as_it_is(tensor), weight)
+        return
+    yield Job(_plan(tensor.name, formats[weight], tensor.shape), weight)
+    if weight in static_inputs:
+        yield Job(_plan(f"{tensor.name}.{INPUT_SCALE}", "F32", (1,)), weight, INPUT_SCALE)
+    count = columns.get(weight, 0)
+    if count:
+        name = f"{tensor.name}.{OUTLIER_COLUMNS}"
+        yield Job(_plan(name, "I32", (count,)), weight, OUTLIER_COLUMNS)
+        shape = (tensor.shape[0], count)
+        name = f"{tensor.name}.{OUTLIER_WEIGHTS}"
+        yield Job(_plan(name, "BF16", shape), weight, OUTLIER_WEIGHTS)
+
+
+def _as_it_is(tensor: StoredTensor) -> TensorPlan:
+    return TensorPlan(tensor.name, tensor.format, tensor.shape, tensor.data.nbytes)
+
+
+def _plan(name: str, format_name: str, shape: tuple[int, ...]) -> TensorPlan:
+    return TensorPlan(name, format_name, shape, stored_bytes(format_name, shape))
+
+
+def _is_second_copy(tensor: StoredTensor, model: Model) -> bool:
+    """Whether this is the embedding again: some checkpoints store a head that is tied to it."""
+    return tensor.name.endswith("lm_head.weight") and model.config.tied

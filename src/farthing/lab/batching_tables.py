@@ -1,0 +1,192 @@
+"""The tables of many requests at once: the curve and its knee, and static against continuous."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from farthing.engine.simulate import Batching, Clock
+from farthing.lab.batching_gains import PAIR_LATENCY, PAIR_THROUGHPUT
+from farthing.lab.bench_shapes import DEFINITION, gains
+from farthing.lab.samples import Interval, Samples
+from farthing.lab.table import Column, Expectation, Plot, Row, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from farthing.engine.simulate import Outcome
+    from farthing.lab.batching_gains import Arrivals, Gain, GainSpread
+    from farthing.lab.bench import BenchResult
+
+SAME_COST = "the same for every step"
+
+SHOWN_CLOCKS = (
+    Clock.ARRIVAL_TO_FIRST_TOKEN,
+    Clock.ARRIVAL_TO_LAST_TOKEN,
+    Clock.ARRIVAL_TO_RETURN,
+    Clock.ADMISSION_TO_RETURN,
+)
+"""From admission to the last token nobody waits for anybody, so that clock is left out."""
+
+
+def curve_table(result: BenchResult) -> Table:
+    """Step time and throughput by number of sequences, beside what the ceilings alone need."""
+    batch = result.batch
+    seconds = [Samples(each.seconds) for each in batch]
+    adds = gains([each.point for each in batch], [each.tokens_per_second for each in batch])
+    rows = tuple(
+        (
+            each.point,
+            spent.scaled(1e3),
+            spent.per(each.tokens),
+            None if at == 0 else 100 * adds[at - 1],
+            Samples(each.memory_seconds).scaled(1e3),
+            Samples(each.arithmetic_seconds).scaled(1e3),
+        )
+        for at, (each, spent) in enumerate(zip(batch, seconds, strict=True))
+    )
+    knee = result.knee
+    first, last = batch[0], batch[-1]
+    grown = last.tokens_per_second / first.tokens_per_second
+    waited = last.step_seconds / first.step_seconds
+    if knee is None:
+        found = "One point makes no curve."
+    elif knee.sequences is None:
+        found = (
+            f"No knee up to {last.point} sequences: the last doubling still adds {knee.gain:.0%}; "
+            f"{knee.cause} is the nearer ceiling."
+        )
+    else:
+        found = (
+            f"The knee is at {knee.sequences} sequences, because of {knee.cause}: the next "
+            f"doubling adds {knee.gain:.0%}."
+        )
+    return Table(
+        "curve",
+        f"Sequences that decode together, each with a context of {result.batch_context}",
+        (
+            Column("sequences"),
+            Column("step, which is each one's wait", "ms", ",.2f"),
+            Column("throughput", "tokens/s", ",.0f"),
+            Column("the last doubling added", "%", "+.0f"),
+            Column("reading alone", "ms", ",.2f"),
+            Column("multiplying alone", "ms", ",.2f"),
+        ),
+        rows,
+        f"From {first.point} to {last.point} sequences throughput grows {grown:.1f} times and each "
+        f"one's wait {waited:.2f} times. {found}",
+        Expectation(
+            "throughput grows more than the wait at first, and there is a knee",
+            None if knee is None else adds[0] > 0 and knee.sequences is not None,
+        ),
+        notes=(f"the knee is {DEFINITION}", "reading and multiplying: at this machine's ceilings"),
+        plots=(
+            Plot("lines", "sequences", ("throughput",), "log"),
+            Plot(
+                "lines",
+                "sequences",
+                ("step, which is each one's wait", "reading alone", "multiplying alone"),
+                "log",
+                "log",
+            ),
+        ),
+    )
+
+
+def served_table(served: Mapping[str, Mapping[Batching, Sequence[Outcome]]], slots: int) -> Table:
+    """Loads served both ways, by arrivals."""
+    rows: tuple[Row, ...] = tuple(
+        (
+            arrivals,
+            str(batching),
+            Samples(tuple(each.throughput for each in rounds)),
+            *(Samples(tuple(each.mean_latency(c) for each in rounds)) for c in SHOWN_CLOCKS),
+        )
+        for arrivals, ways in served.items()
+        for batching, rounds in ways.items()
+    )
+    at_once = next(iter(served.values()))
+    steps = {batching: rounds[-1].steps for batching, rounds in at_once.items()}
+    fewer = steps[Batching.CONTINUOUS] < steps[Batching.STATIC]
+    return Table(
+        "served",
+        f"64 requests, 1,874 tokens of output, {slots} slots: served for real",
+        (
+            Column("arrivals"),
+            Column("way"),
+            Column("throughput", "tokens/s", ",.0f"),
+            *(Column(str(clock), "s", ",.3f") for clock in SHOWN_CLOCKS),
+        ),
+        rows,
+        f"With all at once, static batches take {steps[Batching.STATIC]:,} steps, since each waits "
+        f"for its longest member, and continuous batching {steps[Batching.CONTINUOUS]:,}.",
+        Expectation("continuous batching needs fewer steps for the same tokens", fewer),
+        notes=("latencies are means over the requests",),
+    )
+
+
+def gain_table(found: Mapping[str, Sequence[tuple[Gain, Gain]]]) -> Table:
+    """Continuous by static batching: (simulated, served) gains of each round, by arrivals."""
+    rows: list[Row] = []
+    for arrivals, pairs in found.items():
+        rows.append((arrivals, "served", *_gain_samples([real for _, real in pairs])))
+        rows.append((arrivals, "simulated", *_gain_samples([supposed for supposed, _ in pairs])))
+    pairs = [pair for each in found.values() for pair in each]
+    apart = max(abs(real.throughput / supposed.throughput - 1) for supposed, real in pairs)
+    gain = Samples(tuple(real.throughput for _, real in next(iter(found.values()))))
+    return Table(
+        "gain",
+        "Continuous by static batching: throughput gained, latency lessened",
+        (
+            Column("arrivals"),
+            Column("way"),
+            Column("throughput", "times", ".2f"),
+            *(Column(str(clock), "times less", ",.2f") for clock in SHOWN_CLOCKS),
+        ),
+        tuple(rows),
+        f"Continuous batching gave {gain.median:.2f} times the throughput {next(iter(found))}; the "
+        f"simulator's gains in throughput are within {apart:.0%} of the served ones.",
+        Expectation("continuous batching gives more throughput and less latency", gain.low > 1),
+        notes=("simulated at the cost of steps that was learned from another load served here",),
+    )
+
+
+def spread_table(spreads: Mapping[tuple[str, Arrivals], GainSpread], draws: int) -> Table:
+    """What is gained over many draws of such a load, by the cost of steps and by arrivals."""
+    low, high = PAIR_THROUGHPUT
+    clock = Clock.ARRIVAL_TO_RETURN
+    rows: list[Row] = []
+    for (cost, arrivals), spread in spreads.items():
+        shown = [spread.throughput, *(spread.latency[each] for each in SHOWN_CLOCKS[:3])]
+        cells = [Interval(each.middle, each.low, each.high) for each in shown]
+        rows.append((cost, str(arrivals), *cells, 100 * spread.pair[clock]))
+    cost, arrivals = max(
+        spreads, key=lambda each: (spreads[each].pair[clock], spreads[each].latency[clock].middle)
+    )
+    nearest = spreads[cost, arrivals]
+    at_once = [spread.pair[clock] for (_, when), spread in spreads.items() if when.steps == 0]
+    return Table(
+        "spread",
+        f"Continuous by static batching over {draws} draws of such a load, simulated",
+        (
+            Column("cost of a step"),
+            Column("arrivals"),
+            Column("throughput", "times", ".2f"),
+            *(Column(f"latency, {each}", "times", ".2f") for each in SHOWN_CLOCKS[:3]),
+            Column("the quoted pair appears", "% of draws", ".0f"),
+        ),
+        tuple(rows),
+        f"The quoted pair, {low} to {high} times the throughput and over {PAIR_LATENCY:.0f} times "
+        f"less latency from {clock}, is nearest with {arrivals} and a cost of steps that is "
+        f"{cost}: there the medians are {nearest.throughput.middle:.2f} and "
+        f"{nearest.latency[clock].middle:.1f}, and it appears in {nearest.pair[clock]:.0%} of the "
+        f"draws. With all at once it appears in {max(at_once):.0%}.",
+        Expectation(
+            "the pair depends on how requests arrive: never with all at once", max(at_once) == 0
+        ),
+        notes=("medians over draws, in brackets the middle nine tenths",),
+    )
+
+
+def _gain_samples(found: Sequence[Gain]) -> tuple[Samples, ...]:
+    latencies = (Samples(tuple(each.latency[clock] for each in found)) for clock in SHOWN_CLOCKS)
+    return (Samples(tuple(each.throughput for each in found)), *latencies)

@@ -1,0 +1,135 @@
+"""The model under the laboratory's lens, opened once, and the backends that a table asks for."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from farthing.core import ActivationMode, FarthingError, KVDtype, RequestError
+from farthing.files.catalog import resolve
+from farthing.files.checkpoint import open_checkpoint
+from farthing.lab.facts import facts
+from farthing.lab.passage import PASSAGE
+from farthing.models.load import load_model
+from farthing.plan.machine import usable_cores
+from farthing.plan.memory import plan_memory
+from farthing.text.load import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from farthing.backends.native import NativeBackend
+    from farthing.engine.load import LoadProgress
+    from farthing.text.tokenizer import Tokenizer
+
+NOT_USED = "not used"
+
+
+class Subject:
+    """A model, and how its measurements are to be made.
+
+    `rounds` is how often whatever is measured is measured; `seed` fixes all that is random. `text`
+    is what a person gave to be read instead of the usual passage, `matrix` the name of the weight
+    that is looked at instead of the most extreme one.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        progress: LoadProgress,
+        threads: int | None = None,
+        kv_dtype: KVDtype = KVDtype.BF16,
+        activations: ActivationMode | None = None,
+        rounds: int = 3,
+        seed: int = 0,
+        text: str | None = None,
+        matrix: str | None = None,
+    ) -> None:
+        self.name = model
+        self.threads = usable_cores() if threads is None else threads
+        self.kv_dtype = kv_dtype
+        self.activations = activations
+        self.rounds = rounds
+        self.seed = seed
+        self.text = PASSAGE if text is None else text
+        self.matrix = matrix
+        self.isa = NOT_USED
+        self.progress = progress
+        progress.phase("find")
+        self.path = resolve(model, progress)
+        progress.phase("open")
+        self.checkpoint = open_checkpoint(self.path)
+        self.model = load_model(self.checkpoint)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's own."""
+        return load_tokenizer(self.checkpoint)
+
+    def open_native(
+        self, context_length: int, sequences: int = 1, kv_dtype: KVDtype | None = None
+    ) -> NativeBackend:
+        """The product's backend with room for `sequences` texts of that context, each with a row.
+
+        Whoever asks closes it. Raises `DoesNotFitError` where the machine has not the memory.
+        """
+        from farthing.backends.native import NativeBackend
+
+        plan = plan_memory(
+            self.model,
+            context_length=context_length,
+            sequences=sequences,
+            kv_dtype=self.kv_dtype if kv_dtype is None else kv_dtype,
+            activations=self.activations,
+            threads=self.threads,
+        )
+        backend = NativeBackend(self.model, plan)
+        self.isa = backend.tier
+        return backend
+
+    @contextmanager
+    def native(
+        self, context_length: int, sequences: int = 1, kv_dtype: KVDtype | None = None
+    ) -> Iterator[NativeBackend]:
+        """`open_native`, closed when the block ends."""
+        backend = self.open_native(context_length, sequences, kv_dtype)
+        try:
+            yield backend
+        finally:
+            backend.close()
+
+    def tokens(self, count: int) -> list[int]:
+        """The first `count` token ids of the text, as many as the context holds.
+
+        Raises `RequestError` where the text has fewer, naming both numbers.
+        """
+        ids = list(self.tokenizer.encode(self.text))
+        count = min(count, self.model.config.context_length)
+        if len(ids) < count:
+            raise RequestError(
+                f"the text has {len(ids)} tokens for this model, and {count} are needed: give a "
+                "longer one with --text"
+            )
+        return ids[:count]
+
+    def provenance(self) -> dict[str, Any]:
+        """Version, model with its hash, machine, threads, settings."""
+        return {
+            **facts(self.name, self.path, self.threads, self.isa),
+            "kv_dtype": self.kv_dtype.value,
+            "activations": "default" if self.activations is None else self.activations.value,
+            "rounds": self.rounds,
+        }
+
+
+def require_torch(what: str) -> None:
+    """Raises `FarthingError`, saying how to get it, where torch is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise FarthingError(
+            f"{what} is measured on the torch backend, and torch is not installed here: "
+            "pip install 'farthing[torch]'"
+        )

@@ -1,0 +1,177 @@
+"""What a measurement of the laboratory is: a table, and what it says about this model and machine.
+
+The sentence `finding` is made from the numbers. Where the numbers contradict what was expected,
+`expectation` says so: a result is told as it came out. `plots` say how a report draws the table.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from farthing.lab.samples import Interval, Samples
+
+Cell: TypeAlias = str | int | float | Samples | Interval | None
+"""None: there is no such figure; a note of the table says why where it is not plain."""
+
+Row: TypeAlias = tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """`unit` is that of its numbers; `spec` is how Python formats them for people."""
+
+    name: str
+    unit: str = ""
+    spec: str = ","
+
+    @property
+    def heading(self) -> str:
+        """For people."""
+        return f"{self.name}, {self.unit}" if self.unit else self.name
+
+    def shown(self, cell: Cell) -> str:
+        """A cell for people: of samples the median and, in brackets, the least and the most."""
+        if cell is None:
+            return ""
+        if isinstance(cell, str):
+            return cell
+        if isinstance(cell, Samples) and cell.count == 1:
+            return format(cell.median, self.spec)
+        if isinstance(cell, Samples | Interval):
+            middle = cell.median if isinstance(cell, Samples) else cell.middle
+            low, middle_text, high = (format(x, self.spec) for x in (cell.low, middle, cell.high))
+            return f"{middle_text} ({low} to {high})"
+        return format(cell, self.spec)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What theory or other people's measurements say. `met` is None where nothing was judged."""
+
+    text: str
+    met: bool | None
+
+    @property
+    def verdict(self) -> str:
+        """For people."""
+        if self.met is None:
+            return "not judged here"
+        return "met" if self.met else "contradicted"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """How a table is drawn: columns by name, `y` over `x`, one series for each `y`.
+
+    `labels` is a column that names each point.
+    """
+
+    kind: Literal["lines", "points", "bars"]
+    x: str
+    y: tuple[str, ...]
+    x_scale: Literal["linear", "log", "names"] = "linear"
+    y_scale: Literal["linear", "log"] = "linear"
+    labels: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a section. `key` is its stable name within the section."""
+
+    key: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    finding: str
+    expectation: Expectation | None = None
+    notes: tuple[str, ...] = ()
+    plots: tuple[Plot, ...] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"{self.key}: {len(row)} cells for {len(self.columns)} columns")
+        names = {column.name for column in self.columns}
+        if len(names) < len(self.columns):
+            raise ValueError(f"{self.key}: two columns have one name")
+        for plot in self.plots:
+            wanted = {plot.x, *plot.y, *([plot.labels] if plot.labels else [])}
+            if not wanted <= names:
+                raise ValueError(f"{self.key}: a plot of {', '.join(sorted(wanted - names))}")
+
+    @property
+    def repeats(self) -> int:
+        """The most often that a figure of the table was measured; 0 where all are counted."""
+        cells = [cell for row in self.rows for cell in row if isinstance(cell, Samples)]
+        return max((cell.count for cell in cells), default=0)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything; a figure that was measured has its values beside its median."""
+        return {
+            "key": self.key,
+            "title": self.title,
+            "columns": [{"name": each.name, "unit": each.unit} for each in self.columns],
+            "rows": [[_cell_as_json(cell) for cell in row] for row in self.rows],
+            "finding": self.finding,
+            "expectation": None
+            if self.expectation is None
+            else {"text": self.expectation.text, "met": self.expectation.met},
+            "notes": list(self.notes),
+            "plots": [
+                {
+                    "kind": plot.kind,
+                    "x": plot.x,
+                    "y": list(plot.y),
+                    "x_scale": plot.x_scale,
+                    "y_scale": plot.y_scale,
+                    "labels": plot.labels,
+                }
+                for plot in self.plots
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Section:
+    """The tables of one command, and where they come from.
+
+    `provenance` is what `lab.facts.facts` gives. `seconds` is how long it all took.
+    """
+
+    name: str
+    about: str
+    command: str
+    seed: int
+    provenance: dict[str, Any]
+    seconds: float
+    tables: tuple[Table, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, under stable names."""
+        return {
+            **self.provenance,
+            "section": self.name,
+            "about": self.about,
+            "command": self.command,
+            "seed": self.seed,
+            "seconds": self.seconds,
+            "tables": [table.as_json() for table in self.tables],
+        }
+
+
+def _cell_as_json(cell: Cell) -> Any:
+    if isinstance(cell, Samples):
+        return {
+            "median": cell.median,
+            "low": cell.low,
+            "high": cell.high,
+            "n": cell.count,
+            "values": list(cell.values),
+        }
+    if isinstance(cell, Interval):
+        return {"middle": cell.middle, "low": cell.low, "high": cell.high}
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return None  # JSON has no such number
+    return cell

@@ -1,0 +1,75 @@
+"""Texts that models are measured and calibrated with: two that come with the package, or a file."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from farthing.core import RequestError
+from farthing.files.receipt import printable
+
+MOST_BYTES = 64 << 20
+"""More text than any measurement reads."""
+
+_DATA = "farthing.quality"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text, what it is called in reports, and the sha256 of the bytes it was read from."""
+
+    name: str
+    content: str
+    sha256: str
+
+
+def held_out_text() -> Text:
+    """Volume one of Jane Austen's Persuasion: what quality is measured on."""
+    return _shipped("persuasion.txt")
+
+
+def calibration_text() -> Text:
+    """Book one of Newton's Opticks: what methods that need activations are calibrated with."""
+    return _shipped("opticks.txt")
+
+
+def read_text(path: Path | str) -> Text:
+    """The text of a file.
+
+    A byte-order mark is no part of it. Raises `RequestError` for what is no file, cannot be read,
+    is empty, is not UTF-8, or is larger than `MOST_BYTES`.
+    """
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise RequestError(f"{path} is a folder: give a text file")
+        if not path.exists():
+            raise RequestError(f"there is no text file {path}: look at the path")
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > MOST_BYTES:
+        raise RequestError(
+            f"{path} has more than the {MOST_BYTES >> 20} MiB that a text may have: cut it"
+        )
+    return _text(path.name, content, str(path))
+
+
+def _shipped(name: str) -> Text:
+    content = files(_DATA).joinpath("data", name).read_bytes()
+    return _text(name.removesuffix(".txt"), content, name)
+
+
+def _text(name: str, content: bytes, where: str) -> Text:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"{where} is not UTF-8 text ({error.reason} at byte {error.start}): convert it first"
+        ) from None
+    if not text.strip():
+        raise RequestError(f"{where} is empty: give a file with text in it")
+    return Text(printable(name), text, hashlib.sha256(content).hexdigest())
