@@ -90,8 +90,12 @@ class StoredTensor:
 
 
 SPECULATIONS = ("auto", "ngram", "off")
-"""How tokens may be guessed ahead: "auto" and "ngram" look up what followed before, where that
-pays."""
+"""How tokens may be guessed ahead without a second model: "auto" and "ngram" look up what followed
+before, where that pays."""
+
+SPECULATION_RULES = ("exact", "leviathan")
+"""Which guesses are taken: those that are the very token that would be sampled without them; or as
+many as leave the distribution of texts what it is, though not each text."""
 
 
 class KVDtype(StrEnum):

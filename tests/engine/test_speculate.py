@@ -351,6 +351,15 @@ def test_a_loser_is_tried_again_now_and_then() -> None:
     assert len(calls) - asked < 15  # and not even asked for a guess in between
 
 
+def test_nobody_looks_for_guesses_that_good_ones_would_not_pay() -> None:
+    asked: list[int] = []
+    speculation, sequence = speculating(lambda most: asked.append(most) or [9] * most)  # type: ignore[func-returns-value]
+    assert chosen(speculation, sequence, linear_cost(0.05, 1.0)) == 0
+    assert not asked
+    chosen(speculation, sequence, linear_cost(1.0, 0.05))
+    assert asked
+
+
 def test_nothing_is_guessed_before_a_step_was_timed() -> None:
     speculation, sequence = speculating(lambda most: [9] * most)
     assert chosen(speculation, sequence, StepCost()) == 0

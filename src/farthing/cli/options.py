@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farthing.core import (
+    SPECULATION_RULES,
     SPECULATIONS,
     ActivationMode,
     Constraint,
@@ -175,10 +176,19 @@ def add_speculation(parser: argparse._ActionsContainer) -> None:
     """Whether tokens are guessed ahead."""
     parser.add_argument(
         "--speculate",
-        choices=SPECULATIONS,
+        metavar="WAY",
         default=SPECULATIONS[0],
-        help="guess tokens ahead where that pays, which changes no answer: by the best way known "
-        "(auto), by looking up what followed before (ngram), or not (off; default auto)",
+        help="guess tokens ahead where that pays, which changes no answer: by looking up what "
+        "followed before (auto, ngram), by a smaller model of the same tokenizer (draft=MODEL), by "
+        "a copy of this one that is quantised when it is loaded (self=SCHEME; for weights of 16 "
+        "bits), or not (off; default auto)",
+    )
+    parser.add_argument(
+        "--speculate-rule",
+        choices=SPECULATION_RULES,
+        default=SPECULATION_RULES[0],
+        help="take the guesses that are what would be written without them (exact, default); or as "
+        "many as keep the distribution of sampled texts, but not each text (leviathan)",
     )
 
 
@@ -273,5 +283,6 @@ def load_engine(
             slots=slots,
             cache_tokens=cache_tokens,
             speculate=arguments.speculate,
+            speculate_rule=arguments.speculate_rule,
             progress=progress,
         )

@@ -156,6 +156,7 @@ def _model_options(arguments: argparse.Namespace) -> ModelOptions:
         activations=None if mode is None else ActivationMode(mode),
         threads=arguments.threads,
         speculate=arguments.speculate,
+        speculate_rule=arguments.speculate_rule,
     )
 
 

@@ -34,6 +34,7 @@ _MODEL_FLAGS = (
     "kv_dtype",
     "activations",
     "speculate",
+    "speculate_rule",
 )
 _MASK = "***"
 

@@ -27,6 +27,10 @@ class Draft:
     masks: list[NDArray[np.uint32]] = field(default_factory=list)
     chances: list[NDArray[np.float64]] = field(default_factory=list)
 
+    def cut(self, length: int) -> Draft:
+        """Its first guesses."""
+        return Draft(self.tokens[:length], self.masks[:length], self.chances[:length])
+
 
 class Drafter(Protocol):
     """What guesses, at no cost worth counting. Used by the engine's thread alone."""

@@ -100,6 +100,7 @@ class Engine:
         weights: Mapping[str, float] | None = None,
         queue_tokens: int | None = None,
         speculate: str = "auto",
+        speculate_rule: str = "exact",
         progress: LoadProgress | None = None,
     ) -> Engine:
         """Loads a model by path, folder, hub id or catalog name; see `farthing.engine.load`.
@@ -107,7 +108,8 @@ class Engine:
         `context_length` is the model's own unless given. The cache holds `cache_tokens` positions,
         or `sequences` texts of that length; at most `slots` run at once. `latency_target`,
         `sharing` and `weights` are as in `Policy`, `queue_tokens` as in `Engine`. `speculate` is
-        "auto", "ngram" or "off": how tokens are guessed ahead (`speculate.py`). `threads` is one
+        "auto", "ngram", "draft=MODEL", "self=SCHEME" or "off": how tokens are guessed ahead, and
+        `speculate_rule` "exact" or "leviathan": which are taken (`drafting.py`). `threads` is one
         for each core that this process may use. Raises `FileFormatError` or
         `UnsupportedModelError` for the file, `DownloadError` when it cannot be fetched,
         `DoesNotFitError` when the memory does not suffice, before any is taken.
@@ -128,6 +130,7 @@ class Engine:
             weights=weights,
             queue_tokens=queue_tokens,
             speculate=speculate,
+            speculate_rule=speculate_rule,
             progress=progress,
         )
 

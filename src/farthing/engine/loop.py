@@ -12,6 +12,7 @@ import atexit
 import math
 import os
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -30,7 +31,7 @@ from farthing.engine.sampler import sample
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from farthing.backends import Backend
     from farthing.core import StepPlan, StepResult
@@ -86,6 +87,8 @@ class Loop:
         self._process = os.getpid()
         # When the last step ended, and what it took.
         self._now = self._step_seconds = 0.0
+        if scheduler.speculation is not None:
+            scheduler.speculation.aside = self._aside
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="farthing-engine", daemon=True)
         _LOOPS.add(self)
@@ -173,6 +176,8 @@ class Loop:
                 backend, self._backend = self._backend, None
                 if backend is not None:
                     backend.close()
+                if self.scheduler.speculation is not None:
+                    self.scheduler.speculation.close()
 
     def drop(self) -> None:
         """Ends the thread, and lets go of the backend without closing it: others may use it.
@@ -190,6 +195,7 @@ class Loop:
         """Forgets the backend when the thread has ended, which has that long."""
         if self._await_end(seconds):
             self._backend = None
+            self.scheduler.speculation = None
 
     def _accept(self, answers: list[Answer]) -> None:
         for answer in answers:
@@ -232,7 +238,7 @@ class Loop:
             mail()
             self._read_mail()
             goes_on = self._expire()
-            plan = self.scheduler.schedule() if self._answers else None
+            plan = self._scheduled() if self._answers else None
             if plan is None and self._answers:
                 raise RuntimeError("texts wait, and no step is planned")
         self._wake()
@@ -247,6 +253,26 @@ class Loop:
                     self.scheduler.check()
             self._wake()
         return goes_on
+
+    def _scheduled(self) -> StepPlan | None:
+        """The next step; what guessing tokens for it takes is time of a backend's, too."""
+        speculation = self.scheduler.speculation
+        before = 0.0 if speculation is None else speculation.spent
+        plan = self.scheduler.schedule()
+        if speculation is not None:
+            self.native_seconds += speculation.spent - before
+        return plan
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """While tokens are guessed, which takes as long as a step may, others may read the state:
+        nothing of the next step is taken yet.
+        """
+        self.state.release()
+        try:
+            yield
+        finally:
+            self.state.acquire()
 
     def _read_mail(self) -> None:
         while not self._mailbox.empty():
@@ -272,13 +298,16 @@ class Loop:
             if sequence.began is None:
                 sequence.began = started
         try:
-            result = backend.run(plan)
+            result = backend.run(plan, want_logits=self.scheduler.wants_logits)
             self._now = perf_counter()
             self._step_seconds = self._now - started
             self.native_seconds += self._step_seconds
             self.steps += 1
             if not backend.samples and plan.sampling is not None and result.logits is not None:
-                result = replace(sample(result.logits, plan.sampling), hidden=result.hidden)
+                sampled = sample(result.logits, plan.sampling)
+                result = replace(sampled, hidden=result.hidden, logits=result.logits)
+            if self.scheduler.wants_logits:
+                result = self.scheduler.decided(plan, result)
         except Exception as error:
             return _explained("the step failed", error)
         return result

@@ -70,6 +70,17 @@ def sample(logits: NDArray[np.float32], rows: SamplingRows) -> StepResult:
     return StepResult(tokens, logprob, top_ids, top_logprobs)
 
 
+def probabilities(logits: NDArray[np.float32], rows: SamplingRows, row: int) -> NDArray[np.float64]:
+    """The distribution (V,) that `sample` draws a row's token from: after mask, adjustments,
+    temperature and filters. All 0 where nothing can be chosen, one 1 with temperature 0.
+    """
+    kept, scaled = _left(_adjusted(_masked(logits, rows, row), rows, row), rows, row)
+    weights = np.exp(scaled.astype(np.float64))
+    chances = np.zeros(len(logits))
+    chances[kept] = weights / weights.sum()
+    return chances
+
+
 def ranked(logits: NDArray[np.float32]) -> NDArray[np.int64]:
     """Token ids by falling logit, the lowest id first on ties; without those of NaN and -inf."""
     order = np.argsort(-logits, kind="stable")
@@ -110,12 +121,15 @@ def filtered(
 
 
 def gumbel_noise(
-    seed: int, choice: int, position: int, token_ids: NDArray[np.integer]
+    seed: int, choice: int, position: int, token_ids: NDArray[np.integer], stream: int = 0
 ) -> NDArray[np.float32]:
-    """Gumbel noise of the given tokens (N,): a function of the four arguments alone."""
+    """Gumbel noise of the given tokens (N,): a function of the arguments alone.
+
+    `stream` is the counter's last part; tokens are sampled with 0.
+    """
     ids = token_ids.astype(np.uint64)
     counters = np.zeros((4, len(ids)), np.uint64)
-    counters[0], counters[1], counters[2] = ids // 4, position, choice
+    counters[0], counters[1], counters[2], counters[3] = ids // 4, position, choice, stream
     words = philox(counters, (seed & 0xFFFFFFFF, seed >> 32))[ids % 4, np.arange(len(ids))]
     u = (words.astype(np.float64) + 0.5) * 2.0**-32
     return (-np.log(-np.log(u))).astype(np.float32)
@@ -173,18 +187,31 @@ def _adjusted(logits: NDArray[np.float32], rows: SamplingRows, row: int) -> NDAr
 
 def _choose(adjusted: NDArray[np.float32], rows: SamplingRows, row: int) -> int:
     """The row's token from its adjusted logits, or -1 where nothing can be chosen."""
+    kept, scaled = _left(adjusted, rows, row)
+    if len(kept) < 2:
+        return int(kept[0]) if len(kept) else -1
+    noise = gumbel_noise(int(rows.seed[row]), int(rows.choice[row]), int(rows.position[row]), kept)
+    score = scaled.astype(np.float64) + noise
+    return int(kept[score == score.max()].min())
+
+
+def _left(
+    adjusted: NDArray[np.float32], rows: SamplingRows, row: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The token ids that a row may take, and the logits over temperature by which it chooses.
+
+    None where nothing can be chosen; one with temperature 0.
+    """
     possible = np.where(np.isnan(adjusted), np.float32(-np.inf), adjusted)
-    likeliest = int(possible.argmax())
-    if possible[likeliest] == -np.inf:
-        return -1
+    likeliest = np.array([possible.argmax()])
+    if possible[likeliest[0]] == -np.inf:
+        return likeliest[:0], possible[:0]
     if rows.temperature[row] == 0.0:
-        return likeliest
+        return likeliest, np.zeros(1, np.float32)
     with np.errstate(over="ignore"):
         scaled = _below_largest(possible) / rows.temperature[row]
     kept = filtered(scaled, int(rows.top_k[row]), float(rows.top_p[row]), float(rows.min_p[row]))
-    noise = gumbel_noise(int(rows.seed[row]), int(rows.choice[row]), int(rows.position[row]), kept)
-    score = scaled[kept].astype(np.float64) + noise
-    return int(kept[score == score.max()].min())
+    return kept, scaled[kept]
 
 
 def _below_largest(logits: NDArray[_Real]) -> NDArray[_Real]:

@@ -23,6 +23,7 @@ from farthing.core import BLOCK_TOKENS, FarthingError
 from farthing.engine.budget import share_out
 from farthing.engine.cost import StepCost, StepShape
 from farthing.engine.kv import BlockPool, blocks_for
+from farthing.engine.leviathan import leviathan_rows
 from farthing.engine.limits import Policy, refuse_impossible
 from farthing.engine.reuse import Reuse
 from farthing.engine.sequence import Sequence
@@ -132,6 +133,17 @@ class Scheduler:
     def shape(self) -> StepShape:
         """What the plan made last costs by."""
         return self._step.shape
+
+    @property
+    def wants_logits(self) -> bool:
+        """Whether the plan made last is to give logits, for `decided`."""
+        return bool(self._step.drafts) and self.speculation is not None and self.speculation.decides
+
+    def decided(self, plan: StepPlan, result: StepResult) -> StepResult:
+        """The result of the plan made last with the tokens that its guesses' rule chooses."""
+        if plan.sampling is None or result.logits is None:
+            raise ValueError("which guesses are taken is decided by logits, and there are none")
+        return leviathan_rows(self._step, plan.sampling, result, result.logits)
 
     def submit(
         self,

@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farthing.core import RequestError
+from farthing.core import SPECULATION_RULES, RequestError
 from farthing.engine.acceptance import LONGEST_REST, MOST_DRAFTS, Acceptance, Record
 from farthing.engine.cost import StepShape
 from farthing.engine.drafter import Draft
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as ListOf
     from contextlib import AbstractContextManager
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from farthing.engine.cost import StepCost
     from farthing.engine.drafter import CostlyDrafter, Drafter
     from farthing.engine.sequence import Sequence
@@ -37,6 +40,9 @@ _log = logging.getLogger(__name__)
 
 _TRIALS = 0.01
 """The part of the time of steps that is for trying what does not seem to pay."""
+
+_GOOD_RATE = 0.8
+"""Where guesses would have to be right more often to pay, nobody looks for any: that costs, too."""
 
 _MOST_TRIALS = 1.0
 """Seconds of it that are kept at most."""
@@ -57,7 +63,8 @@ class Speculation:
     """Chooses each step's drafts, and learns from what became of them.
 
     `longest` is the most guesses of one sequence in one step. `aside` is entered while a costly
-    drafter works, which may take as long as a step.
+    drafter works, which may take as long as a step. `decides`: by the rule, the distributions of
+    guess and target say which guesses are taken, and so a step with guesses is to give logits.
     """
 
     def __init__(
@@ -66,9 +73,11 @@ class Speculation:
         longest: int = 8,
         *,
         costly: CostlyDrafter | None = None,
+        rule: str = SPECULATION_RULES[0],
         always: bool = False,
     ) -> None:
-        """`costly` is the drafter again where its guesses take time.
+        """`costly` is the drafter again where its guesses take time; `rule` one of
+        `SPECULATION_RULES`.
 
         With `always`, every guess is taken along, whether that pays or not. Raises `RequestError`
         for a length that is none.
@@ -78,11 +87,14 @@ class Speculation:
         self.longest = longest
         self.usual = Acceptance()
         self.aside: Callable[[], AbstractContextManager[object]] = nullcontext
+        self.decides = rule == "leviathan"
         self._drafter: Drafter | None = drafter
         self._costly = costly
         self._always = always
         self._records: dict[Sequence, Record] = {}
+        # Seconds for trying, and the steps whose share is not among them yet.
         self._trials = 0.0
+        self._steps = 0
 
     @property
     def spent(self) -> float:
@@ -98,29 +110,30 @@ class Speculation:
         """
         if self._drafter is None or not decoding:
             return {}
-        context = sum(map(_known, decoding))
-        shape = StepShape(len(decoding), len(decoding), context, context)
-        plain = cost.seconds(shape)
-        self._trials = min(self._trials + _TRIALS * plain, _MOST_TRIALS)
+        self._steps += 1
         candidates = self._candidates(decoding, spare)
         if not candidates:
             return {}
+        context = sum(map(_known, decoding))
+        shape = StepShape(len(decoding), len(decoding), context, context)
         if self._costly is None:
+            if not self._always and _hopeless(shape, cost):
+                return {}
             candidates = self._guess(candidates)
+            if not candidates:
+                return {}
         if self._always:
             room = spare
             for each in candidates:
                 each.length = min(each.most, room)
                 room -= each.length
-        elif plain > 0:
+        else:
             self._choose(candidates, shape, spare, cost)
         chosen = [each for each in candidates if each.length]
         if self._costly is not None and chosen:
             chosen = self._guess_at_cost(self._costly, chosen)
         return {
-            each.sequence: Draft(each.draft.tokens[: each.length], each.draft.masks[: each.length])
-            for each in chosen
-            if each.draft is not None
+            each.sequence: each.draft.cut(each.length) for each in chosen if each.draft is not None
         }
 
     def learn(self, sequence: Sequence, proposed: int, accepted: int) -> None:
@@ -171,16 +184,19 @@ class Speculation:
         if drafter is None:
             return []
         try:
-            with self.aside():
-                proposed = drafter.propose(
-                    [each.sequence for each in candidates], [each.most for each in candidates]
-                )
+            sequences = [each.sequence for each in candidates]
+            most = [each.most for each in candidates]
+            if self._costly is None:
+                proposed = drafter.propose(sequences, most)
+            else:
+                with self.aside():
+                    proposed = drafter.propose(sequences, most)
         except Exception as error:
             self._give_up(error)
             return []
         guessed = []
         for each, tokens in zip(candidates, proposed, strict=True):
-            each.draft = _draft(each.sequence, tokens[: each.most])
+            each.draft = _draft(each.sequence, tokens[: each.most], drafter.chances(each.sequence))
             if each.draft is not None:
                 each.most = len(each.draft.tokens)
                 guessed.append(each)
@@ -213,6 +229,10 @@ class Speculation:
     ) -> None:
         """Gives each candidate the length that raises the step's expected tokens a second."""
         plain = cost.seconds(shape)
+        if plain <= 0:
+            return
+        self._trials = min(self._trials + _TRIALS * plain * self._steps, _MOST_TRIALS)
+        self._steps = 0
         gains = sorted(
             (
                 (gain, at, place)
@@ -293,11 +313,19 @@ class _Passes:
         self.seconds += seconds - before
 
 
+def _hopeless(shape: StepShape, cost: StepCost) -> bool:
+    """Whether even a good guess would cost more than it gains, as in a large batch."""
+    longer = cost.seconds(_longer(shape, 1, shape.context // shape.rows))
+    return longer * shape.rows >= cost.seconds(shape) * (shape.rows + _GOOD_RATE)
+
+
 def _known(sequence: Sequence) -> int:
     return len(sequence.tokens)
 
 
-def _draft(sequence: Sequence, tokens: list[int]) -> Draft | None:
+def _draft(
+    sequence: Sequence, tokens: list[int], chances: list[NDArray[np.float64]]
+) -> Draft | None:
     # What follows an end is never fed, and neither is the end: its row says nothing of use.
     for at, token in enumerate(tokens):
         if token in sequence.ending_ids:
@@ -305,8 +333,10 @@ def _draft(sequence: Sequence, tokens: list[int]) -> Draft | None:
             break
     if tokens and sequence.matcher is not None:
         masks = sequence.matcher.masks_ahead(tokens)
-        return Draft(tokens[: len(masks)], masks) if masks else None
-    return Draft(tokens) if tokens else None
+        tokens = tokens[: len(masks)]
+    else:
+        masks = []
+    return Draft(tokens, masks, chances[: len(tokens)]) if tokens else None
 
 
 def _longer(shape: StepShape, count: int, length: int) -> StepShape:

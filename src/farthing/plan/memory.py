@@ -192,12 +192,16 @@ def plan_memory(
     )
 
 
-def require_room(plan: MemoryPlan, room: int | None = None) -> None:
+def require_room(
+    plan: MemoryPlan, room: int | None = None, *, beside: MemoryPlan | None = None
+) -> None:
     """Raises `DoesNotFitError`, saying what would fit, unless `room` bytes hold the plan.
 
-    None means what this machine, or the container it runs in, can give now.
+    None means what this machine, or the container it runs in, can give now. What another model
+    takes that is loaded `beside` it is room no more.
     """
     room = available_memory() if room is None else room
+    room -= 0 if beside is None else beside.total_bytes
     needed = plan.needed_bytes
     if needed <= room:
         return

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from farthing.core import SPECULATIONS, ActivationMode, KVDtype
+from farthing.core import SPECULATION_RULES, SPECULATIONS, ActivationMode, KVDtype
 from farthing.engine.load import LoadProgress, load
 from farthing.plan.memory import DRAFT_ROWS, require_room
 from farthing.plan.sum import plan_sum
@@ -38,6 +38,7 @@ class ModelOptions:
     activations: ActivationMode | None = None
     threads: int | None = None
     speculate: str = SPECULATIONS[0]
+    speculate_rule: str = SPECULATION_RULES[0]
 
 
 class LoggedProgress(LoadProgress):
@@ -146,6 +147,7 @@ def load_engine(
         latency_target=latency_target,
         weights=weights,
         speculate=options.speculate,
+        speculate_rule=options.speculate_rule,
         progress=LoggedProgress(loading),
         planner=planner,
     )
