@@ -10,6 +10,7 @@ import pytest
 
 from engine.scripted import engine, engine_over, rambling
 from engine.threads import Held, eventually
+from farthing.serve.connection import Connection
 from serve.server import Served, serving
 
 if TYPE_CHECKING:
@@ -219,6 +220,26 @@ def test_requests_one_after_another_share_a_connection(server: Served) -> None:
         for _ in range(3):
             connection.sendall(request_bytes("/v1/completions", {"prompt": "x", "max_tokens": 1}))
             assert read_answer(connection).startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_answer_does_not_wait_for_the_client_to_acknowledge_its_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Head and body are written one after the other. Where the system holds the second back until
+    # the first is acknowledged, a client that acknowledges late, as most do, has it 40 ms later.
+    found = []
+    made = Connection.connection_made
+
+    def looked_at(self: Connection, transport: Any) -> None:
+        made(self, transport)
+        connected = transport.get_extra_info("socket")
+        found.append(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(Connection, "connection_made", looked_at)
+    with serving() as served:
+        assert served.http.get("/v1/models").status_code == 200
+    assert found
+    assert all(found)
 
 
 def test_one_connection_too_many_is_told_so_and_closed() -> None:

@@ -48,7 +48,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Starts the clock for the first request's head."""
         super().connection_made(transport)
-        _probe(transport.get_extra_info("socket"), self._settings.stalled_seconds)
+        _configure(transport.get_extra_info("socket"), self._settings.stalled_seconds)
         if len(self.connections) > _MOST_REFUSED * self._settings.connections:
             transport.abort()
         elif len(self.connections) > self._settings.connections:
@@ -121,10 +121,15 @@ class Connection(H11Protocol):
             self._stall_timer = None
 
 
-def _probe(connected: socket.socket | None, seconds: float) -> None:
-    """Has the system notice within about `seconds` that the other machine has gone."""
+def _configure(connected: socket.socket | None, seconds: float) -> None:
+    """Has the system send what is written at once, and notice when the other machine has gone.
+
+    That takes it about `seconds`.
+    """
     if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
         return
+    # asyncio does so itself only where the listening socket names its protocol.
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     each = max(1, int(seconds / _PROBES))
     for name, value in (  # Linux has all of them
