@@ -111,8 +111,8 @@ def test_a_text_of_ones_own_is_read_instead(
     ("content", "message"),
     [
         (b"short", "the text has 5 tokens"),
-        (b"\xff\xfe\x00", "cannot be read as UTF-8 text"),
-        (None, "cannot be read as UTF-8 text"),
+        (b"\xff\xfe\x00", "is not UTF-8 text (invalid start byte at byte 0)"),
+        (None, "cannot be read: No such file or directory"),
     ],
 )
 def test_a_text_that_cannot_be_used_is_refused(

@@ -289,7 +289,10 @@ FOLDER_ATTACKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "config not UTF-8": (settings_of("config.json", b'{"\xff": 1}'), "not UTF-8"),
     "config nested": (settings_of("config.json", b"[" * 200_000), "not sound JSON"),
     "config with a huge number": (settings_of("config.json", b"1" * 10_000), "not sound JSON"),
-    "config huge": (settings_of("config.json", b" " * (5 << 20)), "larger than"),
+    "config huge": (
+        settings_of("config.json", b" " * (5 << 20)),
+        "has more than the 4,194,304 bytes",
+    ),
     "config of lists": (settings_of("config.json", b"[[]" + b",[]" * 1_300_000 + b"]"), "list"),
     "template a number": (settings_of("tokenizer_config.json", b'{"chat_template": 5}'), "string"),
     "template not UTF-8": (settings_of("chat_template.jinja", b"\xff"), "not UTF-8"),

@@ -122,8 +122,10 @@ def test_files_that_hold_no_lengths_are_refused(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe")
     with pytest.raises(RequestError, match="has no request"):
         read_lengths(empty)
-    for path in (binary, tmp_path, tmp_path / "missing"):
-        with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(RequestError, match="--lengths .* is not UTF-8 text"):
+        read_lengths(binary)
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(RequestError, match="--lengths .* cannot be read"):
             read_lengths(path)
 
 

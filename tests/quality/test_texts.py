@@ -88,5 +88,5 @@ def test_more_text_than_any_measurement_reads_is_refused(
     monkeypatch.setattr(texts, "MOST_BYTES", 1 << 20)
     path = tmp_path / "own.txt"
     path.write_bytes(b"a" * ((1 << 20) + 1))
-    with pytest.raises(RequestError, match="more than the 1 MiB"):
+    with pytest.raises(RequestError, match="more than the 1,048,576 bytes"):
         read_text(path)

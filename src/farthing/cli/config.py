@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farthing.core import RequestError
+from farthing.files.text_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -123,7 +124,7 @@ def _path(typed: str | None) -> Path | None:
 def _from_file(
     path: Path, command: str, actions: Actions, commands: Iterable[str]
 ) -> dict[str, tuple[object, str]]:
-    text = _read(path)
+    text = read_text(path, _MOST_FILE_BYTES)
     content = _parse(text, path)
     lines = _lines(text)
     configured: dict[str, tuple[object, str]] = {}
@@ -150,20 +151,6 @@ def _from_file(
                     f"{source}: no command has a flag --{key:.60}{_did_you_mean(key, known)}"
                 )
     return configured
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_FILE_BYTES + 1)
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) > _MOST_FILE_BYTES:
-        raise RequestError(f"{path} has more than {_MOST_FILE_BYTES} bytes: is it a configuration?")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise RequestError(f"{path} is not UTF-8 text ({error}): save it as such") from None
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:

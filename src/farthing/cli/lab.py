@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farthing.cli.options import add_backend_options, checked_text, positive, seed
-from farthing.core import ActivationMode, FarthingError, KVDtype, RequestError
+from farthing.core import ActivationMode, KVDtype, RequestError
 
 if TYPE_CHECKING:
     from farthing.engine.load import LoadProgress
@@ -110,22 +110,16 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Section:
         else ActivationMode(arguments.activations),
         rounds=arguments.rounds,
         seed=arguments.seed,
-        text=None if arguments.text is None else _read(arguments.text),
+        text=_text(arguments.text),
         matrix=None if arguments.matrix is None else checked_text(arguments.matrix, "--matrix"),
     )
     return measure_section(arguments.table, subject, _command(arguments))
 
 
-def _read(path: str) -> str:
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(_MOST_TEXT_BYTES + 1)
-        text = data.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FarthingError(f"--text {path} cannot be read as UTF-8 text: {error}") from None
-    if len(data) > _MOST_TEXT_BYTES:
-        raise FarthingError(f"--text {path} has more than {_MOST_TEXT_BYTES:,} bytes: cut it")
-    return text
+def _text(path: str | None) -> str | None:
+    from farthing.files.text_files import read_text
+
+    return None if path is None else read_text(Path(path), _MOST_TEXT_BYTES, f"--text {path}")
 
 
 def _command(arguments: argparse.Namespace) -> str:

@@ -17,6 +17,7 @@ from farthing.core import (
     RequestError,
     SamplingParams,
 )
+from farthing.files.text_files import read_text
 
 if TYPE_CHECKING:
     from farthing.engine.engine import Engine
@@ -223,7 +224,9 @@ def constraint_of(arguments: argparse.Namespace) -> Constraint | None:
     """
     given: list[Constraint] = []
     if arguments.json_schema is not None:
-        given.append(Constraint("json_schema", _read_schema(arguments.json_schema)))
+        path = arguments.json_schema
+        text = read_text(Path(path), MOST_SCHEMA_BYTES, f"--json-schema {path}")
+        given.append(Constraint("json_schema", text))
     if arguments.regex is not None:
         given.append(Constraint("regex", checked_text(arguments.regex, "--regex")))
     if arguments.choice:
@@ -232,18 +235,6 @@ def constraint_of(arguments: argparse.Namespace) -> Constraint | None:
     if len(given) > 1:
         raise RequestError("--json-schema, --regex and --choice ask for different forms: keep one")
     return given[0] if given else None
-
-
-def _read_schema(path: str) -> str:
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(MOST_SCHEMA_BYTES + 1)
-        text = data.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"--json-schema {path} cannot be read: {error}") from None
-    if len(data) > MOST_SCHEMA_BYTES:
-        raise RequestError(f"--json-schema {path} has more than {MOST_SCHEMA_BYTES} bytes")
-    return text
 
 
 def sampling_of(

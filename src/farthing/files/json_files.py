@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from farthing.core import FileFormatError
+from farthing.files import text_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,17 +19,7 @@ def read_text(path: Path) -> str:
     """The file's text. Raises `FileFormatError` when it is too large, or is not UTF-8."""
     if not path.is_file():
         raise FileFormatError(f"{path} is not a file")
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        raise FileFormatError(f"{path} cannot be read: {error.strerror}") from error
-    if len(content) > _MAX_BYTES:
-        raise FileFormatError(f"{path} is larger than {_MAX_BYTES} bytes: it describes no model")
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        raise FileFormatError(f"{path} is not UTF-8 text: {error.reason}") from None
+    return text_files.read_text(path, _MAX_BYTES, error=FileFormatError)
 
 
 def read_json_object(path: Path) -> dict[str, object]:

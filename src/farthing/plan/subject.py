@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
-from farthing.core import BLOCK_TOKENS, ActivationMode, KVDtype, RequestError
+from farthing.core import ActivationMode, KVDtype, RequestError
 from farthing.plan.cost import Cost, stage_costs, total
 from farthing.plan.memory import DRAFT_ROWS, USUAL_STEP_TOKENS, bytes_per_token, plan_memory
 from farthing.plan.packed import packed_format
@@ -173,8 +173,3 @@ class ShapeSubject:
         products = {self._mode: shape.parameters * tokens}
         products[mode] = products.get(mode, 0) + attended
         return products
-
-
-def whole_blocks(tokens: int) -> int:
-    """`tokens`, rounded up to whole blocks of the cache."""
-    return -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS

@@ -8,6 +8,7 @@ from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
 from farthing.core import BLOCK_TOKENS, RequestError
+from farthing.files.text_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,14 +102,7 @@ def read_lengths(path: Path) -> list[tuple[int, int]]:
     and `completion_tokens` (a usage entry of OpenAI's API); `#` begins a comment. Raises
     `RequestError` naming the line that is neither.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_FILE_BYTES + 1)
-        text = content.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"--lengths {path} cannot be read: {error}") from None
-    if len(content) > _MOST_FILE_BYTES:
-        raise RequestError(f"--lengths {path} has more than {_MOST_FILE_BYTES:,} bytes")
+    text = read_text(path, _MOST_FILE_BYTES, f"--lengths {path}")
     found: list[tuple[int, int]] = []
     for number, line in enumerate(text.splitlines(), 1):
         line = line.partition("#")[0].strip()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from farthing.core import RequestError
 from farthing.files.receipt import printable
+from farthing.files.text_files import decoded, read_bounded
 
 MOST_BYTES = 64 << 20
 """More text than any measurement reads."""
@@ -47,15 +48,9 @@ def read_text(path: Path | str) -> Text:
             raise RequestError(f"{path} is a folder: give a text file")
         if not path.exists():
             raise RequestError(f"there is no text file {path}: look at the path")
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from error
-    if len(content) > MOST_BYTES:
-        raise RequestError(
-            f"{path} has more than the {MOST_BYTES >> 20} MiB that a text may have: cut it"
-        )
-    return _text(path.name, content, str(path))
+    return _text(path.name, read_bounded(path, MOST_BYTES), str(path))
 
 
 def _shipped(name: str) -> Text:
@@ -64,12 +59,7 @@ def _shipped(name: str) -> Text:
 
 
 def _text(name: str, content: bytes, where: str) -> Text:
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RequestError(
-            f"{where} is not UTF-8 text ({error.reason} at byte {error.start}): convert it first"
-        ) from None
+    text = decoded(content, where, encoding="utf-8-sig")
     if not text.strip():
         raise RequestError(f"{where} is empty: give a file with text in it")
     return Text(printable(name), text, hashlib.sha256(content).hexdigest())
