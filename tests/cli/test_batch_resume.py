@@ -70,7 +70,13 @@ def test_an_answer_to_another_request_is_never_mixed_in(
 
 
 @pytest.mark.parametrize(
-    "flags", [["--context", "100"], ["--kv-dtype", "int8"], ["--activations", "fp32"]]
+    "flags",
+    [
+        ["--context", "100"],
+        ["--kv-dtype", "int8"],
+        ["--activations", "fp32"],
+        ["--speculate-rule", "leviathan"],
+    ],
 )
 def test_an_answer_made_under_other_settings_is_never_mixed_in(
     flags: list[str], model: str, files: Files, capsys: pytest.CaptureFixture[str]

@@ -52,12 +52,12 @@ def run_batch(arguments: argparse.Namespace, defaults: Defaults) -> int:
                 arguments, slots=arguments.slots, cache_tokens=arguments.cache_tokens
             ) as engine,
         ):
-            settings = _settings(engine)
+            settings = _settings(engine, arguments)
             if answers.settings not in (None, settings):
                 raise RequestError(
                     f"the answers in {out} were made with another model, or other --context, "
-                    "--cache-tokens, --kv-dtype or --activations, or on another kind of processor: "
-                    "give another --out"
+                    "--cache-tokens, --kv-dtype, --activations or --speculate-rule, or on another "
+                    "kind of processor: give another --out"
                 )
             with terminal_progress(quiet=arguments.quiet) as progress:
                 progress.phase("check the requests")
@@ -240,13 +240,15 @@ def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _settings(engine: Engine) -> str:
+def _settings(engine: Engine, arguments: argparse.Namespace) -> str:
     """A digest of all but the request that an answer depends on."""
     template = engine.chat_template
+    exact = arguments.speculate_rule == "exact"
     everything = {
         **engine.identity,
         "most_tokens": engine.most_tokens,
         "chat_template": None if template is None else template.source,
+        **({} if exact else {"speculate": arguments.speculate}),
     }
     text = json.dumps(everything, sort_keys=True)
     return blake2b(text.encode(), digest_size=16).hexdigest()
