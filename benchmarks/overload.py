@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 GOOD, OBEYING, FLOOD = "good", "obeying", "flood"
 GOOD_SHARE = 0.05
-OBEYING_SHARE = 0.6
-"""Of what the machine can answer: more than the half that fairness leaves to a key beside another
-that asks for all it can get."""
+OBEYING_SHARE = 1.0
+"""Of what the machine can answer: twice the half that fairness leaves to a key beside another that
+asks for all it can get."""
 
 WARM_UP = "warm-up"
 FREE_BLOCKS = 64

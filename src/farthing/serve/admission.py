@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from farthing.serve.accepted import Accepted, Entry, Load
 from farthing.serve.delays import by_number, by_queue, by_rate, by_wait
+from farthing.serve.demand import Demand
 from farthing.serve.errors import ApiError, retry_headers
 from farthing.serve.forecast import Outlook
 from farthing.serve.impossible import refuse_impossible, refuse_too_long
@@ -138,7 +139,10 @@ class Admission:
         self._weights = {key.name: key.weight for key in keys}
         self._accepted = Accepted()
         self._lines: dict[tuple[int, str], Line] = {}
-        self._outlook = Outlook(machine, self._accepted, self._lines, self._weights, clock)
+        self._demands: dict[tuple[int, str], Demand] = {}
+        self._outlook = Outlook(
+            machine, self._accepted, self._lines, self._demands, self._weights, clock
+        )
         self._lengths = AnswerLengths()
         self._text = TokensOfBytes()
         self._waits = Correction()
@@ -184,6 +188,8 @@ class Admission:
         account = self._accepted.account(key, now)
         entry = self._entry(key, priority, prompt_bytes, prompt_tokens, max_tokens, n)
         entry.arrived, entry.forecast = now, accepted.wait
+        if promise is None:
+            self._demands.setdefault(place, Demand()).observe(entry.load, now)
         kept = promise.times if promise is not None and promise.is_kept(now) else 0
         delays = self._delays(account, entry, line.ahead_of(promise), forecast, kept)
         worst = max(delays, key=lambda delay: delay.seconds, default=None)
@@ -256,6 +262,8 @@ class Admission:
             line.expire(now)
             if not len(line):
                 del self._lines[place]
+        for place in [each for each, demand in self._demands.items() if demand.is_over(now)]:
+            del self._demands[place]
         if now - self._looked >= _STALE_SECONDS:
             self._looked = now
             for entry in self._accepted.entries:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from farthing.serve.accepted import Load
 from farthing.serve.learned import Average, Correction
 
@@ -21,10 +23,15 @@ if TYPE_CHECKING:
     from farthing.engine.charge import Pace
     from farthing.engine.completion import EngineStats
     from farthing.serve.accepted import Accepted
+    from farthing.serve.demand import Demand
     from farthing.serve.promises import Line, Promise
 
 _SPEED_SECONDS = 0.5
 """Over so long a time the speed is measured."""
+
+_ROUNDS, _NEARLY, _LONGEST = 8, 0.02, 600.0
+"""What comes during a wait makes it longer: so often that is gone through, until it changes by no
+more than this part, and up to so many seconds."""
 
 _TEACHING_TOKENS = 256
 """So many tokens of prompts show how much of them the cache has."""
@@ -60,12 +67,13 @@ def steps_until_turn(remaining: Sequence[float], slots: int, ahead: float, lengt
     if needed <= 0:
         return 0.0
     length = max(length, 1.0)
-    ends = [*remaining, *[length] * free]
+    ends = np.array([*remaining, *[length] * free])
 
-    def freed(step: float) -> int:
-        return sum(1 + int((step - end) / length) for end in ends if end <= step)
+    def freed(step: float) -> float:
+        turns = np.floor((step - ends) / length) + 1
+        return float(turns[turns > 0].sum())
 
-    low, high = 0.0, max(ends) + length * (needed // len(ends) + 1)
+    low, high = 0.0, float(ends.max()) + length * (needed // len(ends) + 1)
     while high - low > 0.5:
         middle = (low + high) / 2
         if freed(middle) >= needed:
@@ -96,19 +104,23 @@ class Forecast:
 
 
 class Outlook:
-    """Looks at the books, at who was told to come back (`lines`), and at the machine."""
+    """Looks at the books, at who was told to come back (`lines`) and who newly comes (`demands`),
+    and at the machine.
+    """
 
     def __init__(
         self,
         machine: Machine,
         accepted: Accepted,
         lines: Mapping[tuple[int, str], Line],
+        demands: Mapping[tuple[int, str], Demand],
         weights: Mapping[str, float],
         clock: Callable[[], float],
     ) -> None:
         self._machine = machine
         self._accepted = accepted
         self._lines = lines
+        self._demands = demands
         self._weights = weights
         self._computed_share = Average(1.0)
         self._counted = (0, 0)
@@ -133,17 +145,20 @@ class Outlook:
     ) -> Forecast:
         stats = self._machine.stats()
         self._learn_sharing(stats)
-        ahead = self._ahead(place, promised)
         remaining: list[float] = []
         context = unread = 0.0
+        parts = Load()
         for entry in self._accepted.begun:
             remaining += [entry.lacking] * entry.running
             share = entry.running / entry.load.answers
             context += entry.load.prompt_tokens * share + entry.made
             if share < 1:
-                ahead.add(entry.load, 1 - share)
+                parts.add(entry.load, 1 - share)
             if not entry.made:
                 unread += entry.load.prompt_tokens * share
+        ahead = self._ahead(place, promised)
+        known = ahead.tokens
+        ahead.add(parts)
         full = stats.held_back > 0 and stats.running > 0
         slots = stats.running if full else self._machine.slots
         busy = max(1, min(slots, round(len(remaining) + ahead.answers)))
@@ -152,25 +167,63 @@ class Outlook:
             context += joining * (ahead.prompt_tokens + ahead.output_tokens / 2) / ahead.answers
         pace = self._machine.pace(busy, round(max(context, busy)))
         self._learn_speed(stats, pace, busy if full else 0)
-        ahead.prompt_tokens += unread
-        computed = self._computed_share.value
-        wait = wait_seconds(pace, remaining, slots, ahead, computed)
-        return Forecast(wait * self._speed.factor, pace)
 
-    def _ahead(self, place: tuple[int, str], promised: Mapping[tuple[int, str], Load]) -> Load:
+        def wait(before: Load) -> float:
+            before.prompt_tokens += unread
+            steps = wait_seconds(pace, remaining, slots, before, self._computed_share.value)
+            return steps * self._speed.factor
+
+        seconds = wait(ahead)
+        if known and seconds:
+            coming = self._ahead(place, promised, self._longer(place, promised, known, seconds))
+            if coming.tokens > known:
+                coming.add(parts)
+                seconds = wait(coming)
+        return Forecast(seconds, pace)
+
+    def _longer(
+        self,
+        place: tuple[int, str],
+        promised: Mapping[tuple[int, str], Load],
+        known: float,
+        seconds: float,
+    ) -> float:
+        """How long the wait becomes with what comes during it, where it was `seconds` without.
+
+        That lasts as long as what is ahead, of which `known` tokens are known: the longer the wait,
+        the more comes, up to what fairness gives others.
+        """
+        longer = seconds
+        for _ in range(_ROUNDS):
+            before, longer = longer, seconds * self._ahead(place, promised, longer).tokens / known
+            longer = min(longer, _LONGEST)
+            if longer <= before * (1 + _NEARLY):
+                break
+        return longer
+
+    def _ahead(
+        self,
+        place: tuple[int, str],
+        promised: Mapping[tuple[int, str], Load],
+        seconds: float = 0.0,
+    ) -> Load:
         """All that goes first: higher priorities, the key's own, and what fairness gives others.
 
         While a key's own tokens are served, each other key of its priority gets as many for its
-        weight, if it has so many.
+        weight, if it has so many, those included that newly come in so many `seconds`.
         """
-        waiting = self._accepted.waiting
         loads: dict[tuple[int, str], Load] = {place: Load()}
-        for source in (waiting, promised):
+        for source in (self._accepted.waiting, promised):
             for other, load in source.items():
                 loads.setdefault(other, Load()).add(load)
         priority, key = place
         ahead = loads.pop(place)
         served = ahead.tokens / self._weights.get(key, 1.0)
+        if seconds:
+            now = self._clock()
+            for other, demand in self._demands.items():
+                if other != place:
+                    loads.setdefault(other, Load()).add(demand.during(seconds, now))
         for (level, other_key), load in loads.items():
             if level > priority:
                 ahead.add(load)
