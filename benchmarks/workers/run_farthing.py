@@ -2,7 +2,8 @@
 
 "farthing" is what a caller of `Engine.submit` has: streams, native sampling, decoding to text, all
 in the engine's own thread. "farthing, steps alone" leaves out thread, streams and text: schedule,
-run (sampled natively), commit. Under load there is the former alone, with its prefix index on.
+run (sampled natively), commit. Under load there is the former alone, with all that it is shipped
+with: its prefix index, and its guesses ahead.
 """
 
 from __future__ import annotations
@@ -37,6 +38,25 @@ MOST_PROMPT_TOKENS_TWICE = 8192
 
 
 def load(model: str, threads: int, slots: int | None) -> Measure:
+    return load_steps(model, threads) if slots is None else load_slots(model, threads, slots)
+
+
+def load_slots(model: str, threads: int, slots: int) -> Measure:
+    """The engine as it is shipped, which runs so many texts at once."""
+    engine = Engine.load(
+        resolve(model),
+        threads=threads,
+        context_length=CONTEXT,
+        sequences=CACHE_SEQUENCES,
+        slots=slots,
+    )
+    assert engine.report is not None
+    isa = engine.report.isa
+    return lambda point: {**measured_engine(engine, point), "isa": isa}
+
+
+def load_steps(model: str, threads: int) -> Measure:
+    """The engine, and the steps of its backend."""
     checkpoint = open_checkpoint(resolve(model))
     loaded = load_model(checkpoint)
     plan = plan_memory(
@@ -44,23 +64,29 @@ def load(model: str, threads: int, slots: int | None) -> Measure:
         context_length=CONTEXT,
         sequences=CACHE_SEQUENCES,
         threads=threads,
-        slots=USUAL_SLOTS if slots is None else slots,
+        slots=USUAL_SLOTS,
     )
     backend = NativeBackend(loaded, plan)
     # The steps alone write to the engine's blocks, so it may not look for anything there. And where
     # only speed counts, prompts need not leave others the time to decode.
-    policy = Policy() if slots is not None else Policy(latency_target=None, sharing=False)
+    policy = Policy(latency_target=None, sharing=False)
     engine = Engine(backend, load_tokenizer(checkpoint), policy=policy)
 
     def measure(point: dict[str, Any]) -> dict[str, Any]:
-        native, started = engine.native_seconds, perf_counter()
-        answer = measured("farthing", through_engine(engine), point)
-        share = 1 - (engine.native_seconds - native) / (perf_counter() - started)
-        if slots is None and point["prompt"] * point["sequences"] <= MOST_PROMPT_TOKENS_TWICE:
+        answer = measured_engine(engine, point)
+        if point["prompt"] * point["sequences"] <= MOST_PROMPT_TOKENS_TWICE:
             answer["rates"]["farthing, steps alone"] = rate(through_steps(backend), point)
-        return {**answer, "python_share": share, "isa": backend.tier}
+        return {**answer, "isa": backend.tier}
 
     return measure
+
+
+def measured_engine(engine: Engine, point: dict[str, Any]) -> dict[str, Any]:
+    """A turn of it, and which share of the time was not the backend's."""
+    native, started = engine.native_seconds, perf_counter()
+    answer = measured("farthing", through_engine(engine), point)
+    share = 1 - (engine.native_seconds - native) / (perf_counter() - started)
+    return {**answer, "python_share": share}
 
 
 def sampling(generated: int) -> SamplingParams:
