@@ -24,58 +24,10 @@ import numpy as np
 from farthing.core import SamplingParams
 from farthing.engine.engine import Engine
 from farthing.lab.facts import facts
+from farthing.lab.speculation_prompts import WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-FUNCTION = """\
-def moving_average(values, window):
-    if window <= 0:
-        raise ValueError("window must be positive")
-    result = []
-    total = 0.0
-    for index, value in enumerate(values):
-        total += value
-        if index >= window:
-            total -= values[index - window]
-        if index >= window - 1:
-            result.append(total / window)
-    return result
-
-
-def normalise(values):
-    low = min(values)
-    high = max(values)
-    if high == low:
-        return [0.0 for value in values]
-    return [(value - low) / (high - low) for value in values]
-"""
-
-NOTICE = """\
-The harbour office of Westhaven announces the departures of the coming week. The Marigold leaves
-for Port Ellis on Monday at seven in the morning under Captain Ruth Anders, with a cargo of timber.
-The Northern Light leaves for Saint Brannock on Tuesday at half past nine under Captain Tom Okafor,
-with a cargo of wool and salted fish. The Patient Heron leaves for Port Ellis on Thursday at noon
-under Captain Ines Duarte, with a cargo of machine parts. Passengers are asked to be on the quay an
-hour before departure.
-"""
-
-CODE = (
-    f"Repeat this code with `values` renamed to `samples`:\n\n```python\n{FUNCTION}```",
-    f"Add a docstring to each function, and repeat all of the code:\n\n```python\n{FUNCTION}```",
-)
-EXTRACTION = (
-    f"Copy every sentence of this notice that names a ship, word for word:\n\n{NOTICE}",
-    f"List each ship, destination, captain and cargo in the notice's own words:\n\n{NOTICE}",
-)
-STORY = (
-    "Write a story about a lighthouse keeper who finds a letter in a bottle.",
-    "Tell a tale of two rival clockmakers in a mountain village.",
-)
-CHAT = (
-    "What should I think of before I adopt a dog?",
-    "Explain how a bicycle stays upright, as you would to a friend.",
-)
 
 
 @dataclass(frozen=True)
@@ -99,24 +51,19 @@ def workloads(vocabulary: int, tokens: int) -> list[Workload]:
     random = np.random.default_rng(4)
     noise = [random.integers(100, vocabulary, 96).tolist() for _ in range(32)]
     found = []
-    for name, prompts in (
-        ("code", CODE),
-        ("extraction", EXTRACTION),
-        ("story", STORY),
-        ("chat", CHAT),
-    ):
+    for name, prompts in WORKLOADS.items():
         for number, chat in enumerate(chats(prompts), 1):
             found.append(Workload(f"{name} {number}", [chat], greedy, name))
         found.append(Workload(f"{name} at 0.7", chats(prompts)[:1], sampled, f"{name} sampled"))
     found.append(Workload("random tokens, temperature 1.5", noise[:1], wild, "adversarial"))
-    mixed = chats([*CODE, *EXTRACTION, *STORY, *CHAT])
+    mixed = chats([prompt for prompts in WORKLOADS.values() for prompt in prompts])
     for count in (8, 32):
         half = SamplingParams(max_tokens=tokens // 2, ignore_eos=True, temperature=0.7, seed=5)
         found.append(Workload(f"{count} at once", (mixed * 4)[:count], half, "batch"))
         short = SamplingParams(max_tokens=tokens // 2, ignore_eos=True, temperature=1.5, seed=6)
         found.append(Workload(f"{count} of random tokens", noise[:count], short, "adversarial"))
     off = SamplingParams(max_tokens=tokens, ignore_eos=True, max_draft_tokens=0)
-    found.append(Workload("no guess allowed", chats(STORY)[:1], off, "off"))
+    found.append(Workload("no guess allowed", chats(WORKLOADS["story"])[:1], off, "off"))
     return found
 
 

@@ -260,8 +260,12 @@ void bind_program(nb::module_& m) {
           "row",
           [](Program& p, int kind, std::string label, int a, int b, int output, int gain,
              int gain_count, int rope, int head_dim, float number, std::vector<int> columns) {
+            auto spreads = static_cast<RowStage::Kind>(kind) == RowStage::Kind::Spread;
+            require(!spreads || columns.size() <= static_cast<size_t>(p.value(a).width),
+                    "more columns than there are numbers to spread");
             for (int column : columns) {
-              require(column >= 0 && column < p.value(a).width, "a row has no such column");
+              require(column >= 0 && column < p.value(spreads ? output : a).width,
+                      "a row has no such column");
             }
             RowStage::Operands operands{
                 a, b, output, gain, rope, head_dim, number, gain_count, std::move(columns)};

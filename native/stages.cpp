@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
 
 namespace farthing {
 namespace {
@@ -323,6 +324,10 @@ void RowStage::row(const Worker& worker, int row) const {
     case Kind::ZeroColumns:
       if (out != a) std::memcpy(out, a, sizeof(float) * width);
       for (int column : o.columns) out[column] = 0.0f;
+      break;
+    case Kind::Spread:
+      std::fill_n(out, width, -std::numeric_limits<float>::infinity());
+      for (size_t i = 0; i < o.columns.size(); ++i) out[o.columns[i]] = a[i];
       break;
     case Kind::Rows:
       break;

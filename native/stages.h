@@ -113,13 +113,25 @@ class AttendStage : public Stage {
 // of its operand normalised with `gain` and `number`, where there is one.
 class RowStage : public Stage {
  public:
-  enum class Kind { Norm, NormAdd, Add, Scale, Swiglu, Geglu, Rope, Columns, ZeroColumns, Rows };
+  enum class Kind {
+    Norm,
+    NormAdd,
+    Add,
+    Scale,
+    Swiglu,
+    Geglu,
+    Rope,
+    Columns,
+    ZeroColumns,
+    Rows,
+    Spread
+  };
   struct Operands {
     int a = -1, b = -1, output = -1;  // NormAdd: output = a + norm(b)
     int gain = -1, rope = -1, head_dim = 0;
     float number = 0;  // epsilon, or the factor of Scale
     int gain_count = 0;
-    std::vector<int> columns;  // of Columns and ZeroColumns
+    std::vector<int> columns;  // of Columns, ZeroColumns and Spread
   };
   RowStage(Kind kind, Operands operands) : kind_(kind), operands_(std::move(operands)) {}
   void run(Worker& worker) const override;

@@ -254,6 +254,8 @@ def test_the_digest_changes_with_everything_that_the_answer_depends_on(
 def test_the_digest_knows_nothing_of_guesses_which_change_no_answer(batch: Path) -> None:
     line = {"prompt": "x"}
     assert digest(batch, {**line, "max_draft_tokens": 3}) == digest(batch, line)
+    loose = replace(DEFAULTS, guesses_matter=True)
+    assert digest(batch, {**line, "max_draft_tokens": 3}, loose) != digest(batch, line, loose)
 
 
 def test_the_digest_holds_the_flags_and_not_how_a_line_is_written(batch: Path) -> None:

@@ -188,3 +188,18 @@ def test_ctrl_c_gives_everything_back(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "Traceback" not in captured.err
+
+
+def test_prices_are_told_at_each_batch_where_the_machine_has_one(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points = ["--prefill", "64", "--decode", "32", "--batch", "1,4", "--repeat", "1"]
+    found = found_in_json(capsys, str(path), *points, "--price-per-hour", "3.6")
+    for each in found["batch"]:
+        # At 3.6 an hour a second costs a thousandth, so a millisecond costs a million tokens one.
+        assert each["prices"]["generated"] == pytest.approx(each["step_ms"] / each["sequences"])
+        assert each["prices"]["prompt"] > 0
+        assert each["prices"]["cached"] >= 0
+    assert main(["bench", str(path), *points, "--price-per-hour", "3.6"]) == 0
+    assert "a million: prompt / cached / written" in capsys.readouterr().out
+    assert found_in_json(capsys, str(path), *points)["batch"][0]["prices"] is None

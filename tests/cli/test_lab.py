@@ -131,7 +131,7 @@ def test_a_text_that_cannot_be_used_is_refused(
 def test_a_table_that_is_not_there_is_refused_with_those_that_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert f"take one of {', '.join(SECTIONS)}" in refused(capsys, "cahce", "model")
+    assert f"take one of {', '.join(SECTIONS)}, or all" in refused(capsys, "cahce", "model")
 
 
 def test_a_table_without_a_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,12 +145,17 @@ def test_a_matrix_that_the_model_does_not_have_is_refused(
     assert "take one like layers.0.down.weight" in said
 
 
-def test_without_torch_the_table_that_needs_it_says_how_to_get_it(
+def test_without_torch_the_table_that_needs_it_is_skipped_and_says_how_to_get_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    said = refused(capsys, "cache", str(path), *QUICK)
-    assert "torch is not installed here: pip install 'farthing[torch]'" in said
+    assert main(["lab", "cache", str(path), *QUICK]) == 0
+    out = capsys.readouterr().out
+    assert "skipped: peak memory by tensor: " in out
+    assert "torch is not installed here: pip install 'farthing[torch]'" in out
+    found = found_in_json(capsys, "cache", str(path), *QUICK)
+    assert [table["key"] for table in found["tables"]] == ["text", "head", "products"]
+    assert [each["what"] for each in found["skipped"]] == ["peak memory by tensor"]
 
 
 @pytest.mark.parametrize("flag", [["--rounds", "0"], ["--seed", "-1"], ["--threads", "0"]])

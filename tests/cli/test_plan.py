@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import struct
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
@@ -372,6 +373,34 @@ def test_a_header_that_lies_is_one_clear_error(
     path.write_bytes(content[:-1000])
     assert main(["plan", str(path)]) == 2
     assert "is truncated" in says(capsys)
+
+
+@pytest.mark.parametrize(
+    ("key", "claim", "message"),
+    [
+        ("llama.block_count", 10**6, "llama.block_count must be a whole number from 1 to 1024"),
+        ("llama.embedding_length", 2**31, "llama.embedding_length must be a whole number"),
+        ("llama.context_length", 2**32 - 1, "llama.context_length must be a whole number"),
+        ("llama.attention.head_count", 0, "llama.attention.head_count must be a whole number"),
+        ("llama.attention.head_count_kv", 3, "4 query heads cannot share 3 key-value heads"),
+        ("llama.block_count", 3, "the tensor blk.2.attn_norm.weight is missing"),
+    ],
+)
+def test_a_header_that_claims_what_cannot_be_is_one_clear_error(
+    key: str,
+    claim: int,
+    message: str,
+    model: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with open(model, "rb") as file:  # noqa: PTH123
+        content = file.read()
+    value = content.index(key.encode() + struct.pack("<I", 4)) + len(key) + 4
+    path = tmp_path / "lies.gguf"
+    path.write_bytes(content[:value] + struct.pack("<I", claim) + content[value + 4 :])
+    assert main(["plan", str(path), *NO_SPEED]) == 2
+    assert message in says(capsys)
 
 
 def test_what_is_configured_for_every_command_is_taken(

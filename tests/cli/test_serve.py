@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sqlite3
 import subprocess
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -54,6 +56,40 @@ def test_without_a_model_it_says_where_one_can_be_named(
     assert "set model in farthing.toml or FARTHING_MODEL" in says(capsys)
 
 
+@pytest.mark.parametrize("check", [[], ["--check"]], ids=["serve", "check"])
+def test_a_place_where_no_usage_can_be_kept_is_told_before_the_model_is_looked_for(
+    check: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    flags = ["--port", "0", "--usage-store", str(tmp_path / "file" / "usage.sqlite")]
+    assert main(["serve", "missing.gguf", *flags, *check]) == 2
+    error = says(capsys)
+    assert "file is no folder" in error
+    assert "--usage-store off" in error
+
+
+def test_a_database_of_another_program_is_no_place_for_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "diary.sqlite"
+    with closing(sqlite3.connect(store)) as other, other:
+        other.execute("CREATE TABLE diary (text)")
+    assert main(["serve", "missing.gguf", "--port", "0", "--usage-store", str(store)]) == 2
+    assert "it is not a file of usage" in says(capsys)
+
+
+def test_more_threads_than_cores_are_warned_of(
+    model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["serve", model, "--check", "--threads", "500"]) == 0
+    assert "warning: 500 threads are asked for, and" in capsys.readouterr().err
+    with serving(tmp_path, model, "--threads", "500") as server:
+        server.event("ready")
+        [warning] = server.events("threads")
+        assert warning["level"] == "warning"
+        assert warning["message"].startswith("500 threads were asked for, and")
+
+
 def test_a_port_in_use_is_told_before_the_model_is_looked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -90,9 +126,17 @@ def test_an_address_that_others_reach_needs_a_key(
     [
         (["--port", "70000"], "argument --port: must be from 0 to 65535, not 70000"),
         (["--port", "http"], "argument --port: must be a whole number, not 'http'"),
-        (["--drain-seconds", "-1"], "argument --drain-seconds: must be at least 0"),
-        (["--drain-seconds", "nan"], "argument --drain-seconds: must be at least 0"),
-        (["--ping-seconds", "0"], "argument --ping-seconds: must be above 0, not 0.0"),
+        (["--drain-seconds", "-1"], "argument --drain-seconds: must be from 0 to 86400"),
+        (["--drain-seconds", "nan"], "argument --drain-seconds: must be from 0 to 86400"),
+        (["--ping-seconds", "0"], "--ping-seconds: must be above 0 and at most 86400, not 0.0"),
+        (["--stalled-seconds", "1e300"], "must be above 0 and at most 86400, not 1e+300"),
+        (["--usage-flush-seconds", "1e300"], "must be above 0 and at most 86400, not 1e+300"),
+        (["--usage-days", "99999999999"], "must be from 1 to 36500, not 99999999999"),
+        (["--model-name", ""], "argument --model-name: must be a text of printable characters"),
+        (["--currency", "a\nb"], "argument --currency: must be a text of printable characters"),
+        (["--cors-origins", "https://a.org/"], "--cors-origins: must be an origin such as"),
+        (["--cors-origins", "a.org"], "--cors-origins: must be an origin such as"),
+        (["--usage-store", ""], "argument --usage-store: must be a text of printable characters"),
         (["--most-choices", "0"], "argument --most-choices: must be at least 1, not 0"),
         (["--slots", "0"], "argument --slots: must be at least 1, not 0"),
         (["--log-format", "xml"], "argument --log-format: invalid choice: 'xml'"),

@@ -32,6 +32,9 @@ class Guesser:
     def propose(self, sequences: ListOf[Sequence], most: ListOf[int]) -> list[list[int]]:
         return [self.guess(*each) for each in zip(sequences, most, strict=True)]
 
+    def matched(self, sequence: Sequence) -> int:
+        return 0
+
     def chances(self, sequence: Sequence) -> list[NDArray[np.float64]]:
         return []
 

@@ -13,10 +13,11 @@ from engine.scripted import VOCABULARY, Bytes, engine, rambling, tokenizer
 from engine.test_speculate import WAYS, facts
 from farthing.backends.null import NullBackend
 from farthing.core import RequestError, SamplingParams
-from farthing.engine.draft_model import CATCH_UP_TOKENS, ModelDrafter
+from farthing.engine.draft_model import ModelDrafter
 from farthing.engine.drafting import drafting_of, refuse_other_tokens
 from farthing.engine.engine import Engine
 from farthing.engine.speculate import Speculation
+from farthing.plan.memory import CATCH_UP_TOKENS
 from farthing.text.tokenizer import Tokenizer
 from tiny import build
 

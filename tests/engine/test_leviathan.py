@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,10 @@ from engine.scripted import engine
 from engine.test_draft_model import drafting, nearly
 from engine.test_speculate import facts
 from farthing.backends.null import NullBackend
-from farthing.core import SamplingParams
+from farthing.core import Constraint, SamplingParams
 from farthing.engine import leviathan
 from farthing.engine.leviathan import decide
-from farthing.engine.rows import FixedRows
+from farthing.engine.rows import Adjustments, FixedRows
 from farthing.engine.sampler import probabilities, sample
 from farthing.engine.speculate import Speculation
 
@@ -158,15 +159,32 @@ def test_draws_with_shared_noise_agree_within_their_bound() -> None:
     assert (1 - variation) / (1 + variation) - 0.02 <= agreed <= 1 - variation + 0.02
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(
     "filters",
-    [{}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2}, {"temperature": 0.0}],
+    [
+        {},
+        {"top_k": 5},
+        {"top_p": 0.7},
+        {"min_p": 0.2},
+        {"temperature": 0.0},
+        {"repetition_penalty": 1.8, "presence_penalty": 0.5, "frequency_penalty": 0.3},
+        {"logit_bias": {3: 2.0, 5: -100.0}, "top_p": 0.9},
+    ],
 )
-def test_probabilities_are_those_that_sampling_follows(filters: dict[str, Any]) -> None:
+def test_probabilities_are_those_that_sampling_follows(
+    filters: dict[str, Any], masked: bool
+) -> None:
     sampling = SamplingParams(**{"temperature": 0.8, "seed": 1, **filters})
     logits = np.random.default_rng(2).normal(0, 1.5, 12).astype(np.float32)
     count = 6_000
-    rows = FixedRows([(sampling, 1, 0)] * count).at(range(count), [None] * count)
+    changes = Adjustments(sampling, (1, 3), frozenset())
+    for token in (3, 7, 3):
+        changes.add_output(token)
+    mask = np.array([0b1010_1111_1011], np.uint32) if masked else None
+    rows = FixedRows([(sampling, 1, 0)] * count).at(
+        range(count), [changes.view()] * count, [mask] * count
+    )
     found = np.bincount(sample(np.tile(logits, (count, 1)), rows).tokens, minlength=12) / count
     expected = probabilities(logits, rows, 0)
     assert expected.sum() == pytest.approx(1)
@@ -189,40 +207,124 @@ def biased(prefix: NDArray[np.int32]) -> NDArray[np.float32]:
     return logits
 
 
-def counts_of(speculation: Speculation | None, seeds: int) -> NDArray[Any]:
-    """How often each pair of second and third tokens was written."""
+def counts_of(speculation: Speculation | None, **sampling: Any) -> NDArray[Any]:
+    """How often each likely token followed each.
+
+    Few texts at a time, and long ones: nothing is guessed while a prompt is read, or where a step
+    has no room.
+    """
     found = np.zeros((4, 4))
     with engine(biased, speculation=speculation) as one:
-        streams = [
-            one.submit("x>", SamplingParams(max_tokens=4, temperature=1.0, seed=seed))[0]
-            for seed in range(seeds)
-        ]
-        for stream in streams:
-            tokens = stream.result().token_ids
-            found[tokens[1] - 97, tokens[2] - 97] += 1
+        for first in range(0, 48, 8):
+            streams = [
+                one.submit(
+                    "x>", SamplingParams(max_tokens=60, temperature=1.0, seed=seed, **sampling)
+                )[0]
+                for seed in range(first, first + 8)
+            ]
+            for stream in streams:
+                tokens = np.array(stream.result().token_ids) - 97
+                np.add.at(found, (tokens[:-1], tokens[1:]), 1)
+        counts = one.stats().counters.drafts
+    assert speculation is None or counts.drafts > 300
     return found
 
 
-def test_texts_are_distributed_as_without_guesses() -> None:
-    plain_counts = counts_of(None, 1_200)
+def distance(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """Chi-square of two samples, each row of the counts by itself: 12 degrees of freedom, so below
+    40 but once in 10,000 times.
+    """
+    total = 0.0
+    for ours, theirs in zip(one, other, strict=True):
+        both = ours + theirs
+        likely = both > 0
+        expected = both[likely] * (ours.sum() / both.sum())
+        rest = both[likely] - expected
+        total += float(((ours[likely] - expected) ** 2 * (1 / expected + 1 / rest)).sum())
+    return total
+
+
+CONDITIONS: dict[str, dict[str, Any]] = {
+    "plainly": {},
+    "with penalties": {"repetition_penalty": 1.6, "presence_penalty": 0.4},
+    "in a form": {"constraint": Constraint("regex", "([abc][acd][abd]){20}")},
+    "filtered": {"top_k": 3, "logit_bias": {98: 1.0}},
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_texts_are_distributed_as_without_guesses(condition: str) -> None:
+    sampling = CONDITIONS[condition]
+    plain_counts = counts_of(None, **sampling)
     for speculation in (
         Speculation(Sure(), 3, rule="leviathan", always=True),
         drafting_by_rule(),
     ):
-        counts = counts_of(speculation, 1_200)
-        likely = plain_counts + counts > 0
-        square = ((plain_counts - counts)[likely] ** 2 / (plain_counts + counts)[likely]).sum()
-        assert square < 45  # 15 degrees of freedom, p = 1e-4
+        assert distance(plain_counts, counts_of(speculation, **sampling)) < 40
 
 
-def drafting_by_rule() -> Speculation:
+def test_the_token_behind_guesses_that_were_all_taken_is_distributed_as_ever() -> None:
+    """One guess a step, always the target's own: every other token is no guess."""
+    plain_counts = counts_of(None)
+    speculation = drafting_by_rule(biased, longest=1)
+    assert distance(plain_counts, counts_of(speculation)) < 40
+    assert speculation.usual.rate(0) > 0.95  # all were taken
+
+
+def test_texts_by_a_wrong_rule_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def credulous(
+        target: Chances, draft: Chances, guess: int, seed: int, choice: int, position: int
+    ) -> int:
+        return guess if target[guess] > 0 else decide(target, draft, guess, seed, choice, position)
+
+    plain_counts = counts_of(None)
+    monkeypatch.setattr(leviathan, "decide", credulous)
+    for speculation in (
+        Speculation(Sure(), 3, rule="leviathan", always=True),
+        drafting_by_rule(),
+    ):
+        assert distance(plain_counts, counts_of(speculation)) > 200
+
+
+def test_by_the_rule_log_probabilities_are_those_of_the_tokens_that_were_taken() -> None:
+    sampling = SamplingParams(max_tokens=20, temperature=1.0, seed=3, logprobs=2)
+    with engine(biased, speculation=drafting_by_rule()) as one:
+        made = one.generate("x>", sampling)
+        assert one.stats().counters.drafts.accepted > 3
+        prompt = one.tokenizer.encode("x>")
+    with engine(biased) as plain_engine:
+        scores = plain_engine.score([*prompt, *made.token_ids])[len(prompt) :]
+    assert made.logprobs is not None
+    assert [each.token_id for each in made.logprobs] == list(made.token_ids)
+    for told, score in zip(made.logprobs, scores, strict=True):
+        assert score is not None
+        assert told.logprob == pytest.approx(score.logprob, abs=1e-5)
+
+
+def test_by_the_rule_a_text_keeps_its_form_its_stop_strings_and_its_length() -> None:
+    form = Constraint("regex", "(ab|ba|c[0-9]{2}){6,9}")
+    for seed in range(8):
+        with engine(speculation=drafting(NullBackend(nearly, 259), rule="leviathan")) as one:
+            made = one.generate(
+                "x>", SamplingParams(max_tokens=60, temperature=1.3, seed=seed, constraint=form)
+            )
+            assert re.fullmatch(form.source, made.text)
+            stopped = one.generate(
+                "y>", SamplingParams(max_tokens=30, temperature=1.0, seed=seed, stop=("b", "cd"))
+            )
+            assert "b" not in stopped.text
+            assert len(stopped.token_ids) <= 30
+            assert one.idle
+
+
+def drafting_by_rule(script: Any = None, longest: int = 3) -> Speculation:
     from farthing.engine.draft_model import ModelDrafter
 
     def other(prefix: NDArray[np.int32]) -> NDArray[np.float32]:
         return biased(prefix + 1)
 
-    drafter = ModelDrafter(NullBackend(other, 259), keeps_chances=True)
-    return Speculation(drafter, 3, costly=drafter, rule="leviathan", always=True)
+    drafter = ModelDrafter(NullBackend(script or other, 259), keeps_chances=True)
+    return Speculation(drafter, longest, costly=drafter, rule="leviathan", always=True)
 
 
 def test_greedy_texts_are_the_same_by_either_rule() -> None:

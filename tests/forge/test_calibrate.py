@@ -9,16 +9,21 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import tiny
-from farthing.core import FarthingError
+from farthing.core import DoesNotFitError, FarthingError, FileFormatError, UnsupportedModelError
 from farthing.files.checkpoint import open_checkpoint
 from farthing.forge import calibrate
-from farthing.forge.calibrate import calibration_with, collect, input_sources
+from farthing.forge.calibrate import Calibrator, calibration_with, input_sources
+from farthing.forge.sections import sections
+from farthing.models.program import Builder
 from farthing.quality.texts import Text, calibration_text
 from forge.calibrated import WINDOWS, hessian, inputs_of
 from native_steps import model_at
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from farthing.forge.input_sums import InputStatistics
+    from farthing.plan.stages import Source
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -27,7 +32,7 @@ def test_statistics_are_those_of_what_every_linear_operation_is_given(family: st
     sources = input_sources(model.program)
     everything = set(sources.values())
     told: list[float] = []
-    found = collect(model, WINDOWS, everything, everything, told.append)
+    found = Calibrator(model, WINDOWS).collect(everything, everything, told.append)
     wanted = inputs_of(tiny.shared(family))
     assert sources.keys() == wanted.keys()
     for name, x in wanted.items():
@@ -48,9 +53,9 @@ def test_a_hessian_is_collected_only_where_it_is_asked_for() -> None:
     model = model_at(tiny.shared("llama"))
     sources = set(input_sources(model.program).values())
     one = {next(iter(sources))}
-    found = collect(model, WINDOWS[:1], sources, one, lambda share: None)
+    found = Calibrator(model, WINDOWS[:1]).collect(sources, one, lambda share: None)
     assert {source for source, each in found.items() if each.hessian is not None} == one
-    whole = collect(model, WINDOWS[:1], sources, sources, lambda share: None)
+    whole = Calibrator(model, WINDOWS[:1]).collect(sources, sources, lambda share: None)
     for source, each in found.items():
         np.testing.assert_allclose(each.square, whole[source].square, rtol=1e-4)
 
@@ -58,13 +63,85 @@ def test_a_hessian_is_collected_only_where_it_is_asked_for() -> None:
 def test_long_windows_are_fed_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_at(tiny.shared("mistral"))
     sources = set(input_sources(model.program).values())
-    whole = collect(model, WINDOWS[:2], sources, sources, lambda share: None)
+    whole = Calibrator(model, WINDOWS[:2]).collect(sources, sources, lambda share: None)
     monkeypatch.setattr(calibrate, "_STEP_TOKENS", 100)
-    parts = collect(model, WINDOWS[:2], sources, sources, lambda share: None)
+    parts = Calibrator(model, WINDOWS[:2]).collect(sources, sources, lambda share: None)
     for source, each in parts.items():
         assert each.tokens == whole[source].tokens
         np.testing.assert_array_equal(each.largest, whole[source].largest)
         np.testing.assert_allclose(each.magnitude, whole[source].magnitude, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_layers_run_one_after_another_are_given_what_they_are_in_the_whole_model(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_at(tiny.shared(family))
+    sources = set(input_sources(model.program).values())
+    whole = Calibrator(model, WINDOWS[:2]).collect(sources, sources, lambda share: None)
+    monkeypatch.setattr(calibrate, "SECTION_BYTES", 1)
+    told: list[float] = []
+    parts = Calibrator(model, WINDOWS[:2]).collect(sources, sources, told.append)
+    assert_same(parts, whole)
+    assert len(sections(model.program)) == model.config.layers == len(told) / 2
+    assert told == sorted(told)
+    assert told[-1] == 1
+
+
+@pytest.mark.parametrize("family", ["llama3", "gemma3"])
+def test_a_collection_goes_on_where_the_last_one_ended_or_begins_anew(family: str) -> None:
+    model = model_at(tiny.shared(family))
+    by_layer = [
+        {source for name, source in input_sources(model.program).items() if f"s.{layer}." in name}
+        for layer in range(model.config.layers)
+    ]
+    calibrator = Calibrator(model, WINDOWS[:2])
+    for layer in (0, 2, 2, 1):
+        fresh = Calibrator(model, WINDOWS[:2])
+        wanted = fresh.collect(by_layer[layer], by_layer[layer], lambda share: None)
+        found = calibrator.collect(by_layer[layer], by_layer[layer], lambda share: None)
+        assert_same(found, wanted)
+
+
+def assert_same(
+    found: dict[Source, InputStatistics], wanted: dict[Source, InputStatistics]
+) -> None:
+    assert found.keys() == wanted.keys()
+    for source, expected in wanted.items():
+        each = found[source]
+        assert each.tokens == expected.tokens
+        for name in ("largest", "magnitude", "square", "hessian"):
+            np.testing.assert_array_equal(getattr(each, name), getattr(expected, name))
+
+
+def test_a_model_without_room_for_its_layers_is_refused_with_the_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = model_at(tiny.shared("llama"))
+    sources = set(input_sources(model.program).values())
+    monkeypatch.setattr(calibrate, "available_memory", lambda: 1_000_000)
+    with pytest.raises(DoesNotFitError, match=r"calibration takes \d+ MB .* 1 MB are available"):
+        Calibrator(model, WINDOWS[:1]).collect(sources, sources, lambda share: None)
+
+
+def test_a_token_that_the_embedding_has_no_row_for_is_an_error() -> None:
+    model = model_at(tiny.shared("llama"))
+    sources = set(input_sources(model.program).values())
+    calibrator = Calibrator(model, [[1, 2, tiny.VOCABULARY]])
+    with pytest.raises(FileFormatError, match=f"{tiny.VOCABULARY}, and the embedding .* only"):
+        calibrator.collect(sources, set(), lambda share: None)
+
+
+def test_a_program_whose_head_reads_two_values_of_its_layers_is_refused() -> None:
+    builder = Builder()
+    table, matrix = builder.weight("embedding.weight", 32, 8), builder.weight("up.weight", 8, 8)
+    first = builder.op("embed", "embedding", (), (table,))
+    second = builder.op("linear", "up", (first,), (matrix,))
+    rows = [builder.op("rows", f"{name} rows", (name,)) for name in (first, second)]
+    both = builder.op("add", "both", tuple(rows))
+    program = builder.finish(builder.op("logits", "logits", (both,), (table,)))
+    with pytest.raises(UnsupportedModelError, match="pass on more than one value"):
+        sections(program)
 
 
 def test_activations_that_overflow_are_an_error_that_names_the_value(tmp_path: Path) -> None:
@@ -75,7 +152,7 @@ def test_activations_that_overflow_are_an_error_that_names_the_value(tmp_path: P
     model = model_at(tmp_path)
     sources = set(input_sources(model.program).values())
     with pytest.raises(FarthingError, match=r"layers\.\d\.\w+ overflows on the calibration text"):
-        collect(model, WINDOWS[:1], sources, sources, lambda share: None)
+        Calibrator(model, WINDOWS[:1]).collect(sources, sources, lambda share: None)
 
 
 # --- texts

@@ -348,8 +348,8 @@ def test_an_architecture_that_is_not_known_is_refused(tmp_path: Path) -> None:
     ("form", "scheme", "name", "message"),
     [
         ("gguf", "Q4_0", "out", "GGUF file: call it out.gguf"),
-        ("gguf", "INT8_ROW", "out.gguf", "folder of safetensors.*call it out$"),
-        ("safetensors", "Q4_0", "out.gguf", "folder of safetensors.*call it out$"),
+        ("gguf", "INT8_ROW", "out.gguf", "since GGUF does not have all.*call it out$"),
+        ("safetensors", "Q4_0", "out.gguf", "since the source is one, too: call it out$"),
         ("gguf", "Q4_0", "absent/out.gguf", "no folder .*absent"),
     ],
 )
@@ -361,6 +361,12 @@ def test_a_name_that_does_not_fit_is_refused(
         pytest.raises(FarthingError, match=message),
     ):
         quantize(checkpoint, tmp_path / name, Wish(scheme))
+
+
+def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "INT8_ROW").symlink_to("INT8_ROW")
+    with pytest.raises(FarthingError, match="INT8_ROW leads nowhere .*: choose another name"):
+        quantized(tiny.shared("llama"), tmp_path, "INT8_ROW")
 
 
 def test_a_model_is_never_written_over_itself(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import gguf
+import numpy as np
 import pytest
 
 import tiny
@@ -134,6 +136,31 @@ def test_a_receipt_of_other_weights_is_refused_with_the_reason(name: str, tmp_pa
         read_receipt(open_checkpoint(tmp_path / name))
 
 
+def test_a_receipt_of_the_same_weights_with_other_settings_is_refused(tmp_path: Path) -> None:
+    made(tiny.shared("llama", "safetensors"), tmp_path / "m", "INT4_G32")
+    settings = tmp_path / "m" / "config.json"
+    config = json.loads(settings.read_text())
+    settings.write_text(json.dumps({**config, "transformers_version": "0", "torch_dtype": "?"}))
+    assert read_receipt(open_checkpoint(tmp_path / "m")) is not None
+    settings.write_text(json.dumps({**config, "rms_norm_eps": 1e-3}))
+    with pytest.raises(ReceiptError, match="these weights with other settings"):
+        read_receipt(open_checkpoint(tmp_path / "m"))
+
+
+@pytest.mark.parametrize("scheme", ["Q4_0", "INT4_G32"])
+def test_so_it_is_where_the_settings_are_a_ggufs_metadata(scheme: str, tmp_path: Path) -> None:
+    out = tmp_path / ("m.gguf" if scheme == "Q4_0" else "m")
+    made(tiny.shared("llama"), out, scheme)
+    file = out if scheme == "Q4_0" else out / "description.gguf"
+    key = b"llama.attention.layer_norm_rms_epsilon"
+    data = bytearray(file.read_bytes())
+    value = data.index(key) + len(key) + 4
+    data[value : value + 4] = np.float32(1e-3).tobytes()
+    file.write_bytes(data)
+    with pytest.raises(ReceiptError, match="these weights with other settings"):
+        read_receipt(open_checkpoint(out))
+
+
 def test_another_reference_is_measured_against_and_named(tmp_path: Path) -> None:
     source = tiny.shared("llama", "gguf", "Q4_1")
     with open_checkpoint(tiny.shared("llama")) as reference:
@@ -174,7 +201,10 @@ def test_a_reference_that_has_no_room_is_found_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_measurement_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_reference_with_another_tokenizer_is_found_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receipt_room, "measured_receipt", None)
     # Another tokenizer: the same tokens under other ids.
     other = shutil.copytree(tiny.shared("llama", "safetensors"), tmp_path / "other")
     text = (other / "tokenizer.json").read_text()
@@ -182,3 +212,15 @@ def test_a_measurement_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with open_checkpoint(other) as reference, pytest.raises(FarthingError, match="tokenizers"):
         made(tiny.shared("llama"), tmp_path / "m.gguf", "Q4_0", replace(QUICK, reference=reference))
     assert [file.name for file in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_measurement_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **settings: object) -> None:
+        raise FarthingError("logits are not finite")
+
+    monkeypatch.setattr(receipt_room, "measure", fail)
+    with pytest.raises(FarthingError, match="logits are not finite"):
+        made(tiny.shared("llama"), tmp_path / "m.gguf", "Q4_0")
+    assert not list(tmp_path.iterdir())

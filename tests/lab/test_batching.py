@@ -10,6 +10,7 @@ import pytest
 import tiny
 from farthing.core import ActivationMode
 from farthing.engine.cost import StepCost, StepShape
+from farthing.engine.foretold import Foretold
 from farthing.engine.simulate import Batching, Clock, Job, Served
 from farthing.lab import batching
 from farthing.lab import bench as lab_bench
@@ -27,6 +28,8 @@ from native_steps import step
 
 if TYPE_CHECKING:
     from farthing.core import StepPlan, StepResult
+    from farthing.models.load import Model
+    from farthing.plan.memory import MemoryPlan
 
 READ, MULTIPLY = 1e9, dict.fromkeys(ActivationMode, 1e9)
 
@@ -44,7 +47,7 @@ def result_of(milliseconds: dict[int, float]) -> BenchResult:
         for count, time in milliseconds.items()
     )
     ceilings = CeilingFigures(READ, (READ, READ), {"plain": READ}, MULTIPLY, 1)
-    return BenchResult(ceilings, (), (), batch, 128, find_knee(batch, READ, MULTIPLY), ())
+    return BenchResult(ceilings, (), (), batch, (), 128, find_knee(batch, READ, MULTIPLY), ())
 
 
 def test_the_knee_is_found_where_no_doubling_pays_any_more() -> None:
@@ -159,6 +162,25 @@ def test_all_its_tables_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row[1] for row in tables["gain"].rows] == ["served", "simulated"] * 2
     assert len(tables["spread"].rows) == 2 * len(batching.DRAWN_ARRIVALS)
     assert told[-1] == "simulate Poisson, one every 6 steps, learned here, draw 2 of 2"
+
+
+def test_draws_are_simulated_by_the_stored_profile_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = StepShape(4, 4, 400, 400)
+    asked = []
+
+    def foretell(model: Model, plan: MemoryPlan, **key: str) -> tuple[Foretold, str]:
+        asked.append((plan.threads, plan.kv_dtype, sorted(key)))
+        return Foretold(((shape, 0.01),) * 8, "2030-01-02"), ""
+
+    monkeypatch.setattr(batching, "DRAWS", 1)
+    monkeypatch.setattr(batching, "foretell", foretell)
+    cost = StepCost()
+    cost.observe(shape, 0.02)
+    subject = subject_at(tiny.shared("llama", "gguf", "Q4_0"))
+    table = batching.spread(subject, cost)
+    assert asked == [(subject.threads, subject.kv_dtype, ["isa", "kernels"])]
+    assert "profile of 2030-01-02" in {cell for row in table.rows for cell in row}
+    assert len(table.rows) == 3 * len(batching.DRAWN_ARRIVALS)
 
 
 def test_jobs_are_short_prompts_in_order_of_arrival() -> None:

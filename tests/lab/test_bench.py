@@ -243,6 +243,19 @@ def test_only_the_extra_pass_of_three_points_is_profiled(
     assert [set(span) for span in spans] == [{"run 1 x 16"}, {"run 1 x 1"}, {"run 8 x 8"}]
 
 
+def test_batches_over_other_contexts_are_measured_at_these(
+    machine: Machine, model: Model, plan: MemoryPlan
+) -> None:
+    points = Points(prefill=(), decode=(), batch=(8,), cross=((4, 300), (2, 500)))
+    result = bench(machine, machine, model.program, plan, points, repeats=1, seed=1, progress=print)
+    assert [(context, each.point) for context, each in result.cross] == [(300, 4), (500, 2)]
+    (_, four), (_, two) = result.cross
+    assert four.tokens_per_second == pytest.approx(4 / 1.04e-3)
+    assert two.tokens_per_second == pytest.approx(2 / 1.02e-3)
+    last = {len(each.starts) - 1: int(each.positions.max()) for each in machine.plans[1:]}
+    assert (last[4], last[2]) == (299, 499)
+
+
 def test_the_middle_round_tells_the_time_by_kind(
     machine: Machine, model: Model, plan: MemoryPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:

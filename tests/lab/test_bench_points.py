@@ -51,9 +51,11 @@ def test_a_wanted_point_that_cannot_be_had_is_an_error(
 @pytest.mark.parametrize(
     ("context_length", "wanted", "expected"),
     [
+        # 64 sequences of 512 tokens are 1,024 blocks, as many as four of 8,192.
+        (8192, {}, (8192, 4)),
+        (1024, {}, (1024, 32)),
         # 64 sequences of 128 tokens are 256 blocks, as many as one of 8,192.
-        (8192, {}, (8192, 1)),
-        (1024, {}, (1024, 8)),
+        (8192, {"decode": (8192,)}, (8192, 1)),
         (100, {"prefill": (100,), "decode": (), "batch": (3,)}, (100, 3)),
         (8192, {"prefill": (16,), "decode": (16,), "batch": (1,)}, (BATCH_CONTEXT, 1)),
         (8192, {"prefill": (300,), "decode": (), "batch": (5,)}, (300, 2)),
@@ -63,6 +65,17 @@ def test_the_cache_has_room_for_every_point(
     context_length: int, wanted: dict[str, tuple[int, ...]], expected: tuple[int, int]
 ) -> None:
     assert choose_points(context_length, **wanted).needs(context_length) == expected
+
+
+def test_batches_over_long_contexts_belong_to_the_usual_sweeps_alone() -> None:
+    assert (16, 2048) in choose_points(8192).cross
+    assert max(context for _, context in choose_points(1024).cross) == 1024
+    assert choose_points(8192, batch=(1, 2)).cross == ()
+    assert choose_points(8192, decode=(16,)).cross == ()
+    less = choose_points(8192).without_cross("no room")
+    assert less.cross == ()
+    assert less.needs(8192) == (8192, 1)
+    assert less.skipped == ("batches over long contexts: no room",)
 
 
 def test_a_point_tells_medians_and_shares_within_rounds() -> None:

@@ -25,6 +25,7 @@ def test_every_point_is_stored_once_with_its_median_and_range() -> None:
         prefill=(measured(512, 0.4, 0.5, 0.7),),
         decode=(measured(128, 0.01, 0.012, 0.02), measured(1024, 0.03)),
         batch=(measured(1, 0.9), measured(8, 0.05)),
+        cross=((2048, measured(16, 0.2)),),
         batch_context=128,
         knee=None,
         ops=(),
@@ -38,5 +39,6 @@ def test_every_point_is_stored_once_with_its_median_and_range() -> None:
         (1, 127, 1): (0.01, 0.012, 0.02),
         (1, 1023, 1): (0.03, 0.03, 0.03),
         (8, 127, 1): (0.05, 0.05, 0.05),
+        (16, 2047, 1): (0.2, 0.2, 0.2),
     }
     assert profile.measured.endswith("+00:00")

@@ -13,12 +13,12 @@ from farthing.core import StoredTensor
 from farthing.lab import error
 from farthing.lab.error import (
     FormatError,
+    Levels,
     add_error,
     applicable,
     errors_table,
     levels_table,
     measure,
-    ordinary_levels,
     relative_error,
     sizes,
 )
@@ -79,14 +79,19 @@ def test_symmetric_int4_per_tensor_is_the_textbooks_formula(weights: NDArray[np.
     assert found.mean == pytest.approx(expected, rel=1e-3)  # the scale is stored in 16 bits
 
 
-@pytest.mark.parametrize(("reach", "levels"), [(60, 1), (24, 3), (14, 5)])
-def test_one_extreme_weight_leaves_ordinary_ones_few_levels(
-    weights: NDArray[np.float32], reach: float, levels: int
+@pytest.mark.parametrize(
+    ("reach", "levels"), [(60, (1, 1, 1)), (24, (1, 3, 3)), (10, (3, 3, 5)), (5, (3, 7, 9))]
+)
+def test_one_extreme_weight_leaves_others_few_levels(
+    weights: NDArray[np.float32], reach: float, levels: tuple[int, ...]
 ) -> None:
-    # 3 standard deviations over a step of reach / 7.
-    weights = weights / weights.std()
+    # So many standard deviations over a step of reach / 7, and up to 2.9 of them in what is drawn.
+    weights = np.clip(weights / weights.std(), -2.9, 2.9)
     weights[0, 0] = reach
-    assert ordinary_levels(weights, read_back(weights, "INT4_TENSOR"), 4) == levels
+    found = Levels.of(weights, read_back(weights, "INT4_TENSOR"), 4)
+    assert found.within == levels
+    assert found.all == len(np.unique(np.rint(weights / (reach / 7))))
+    assert found.shares[0] == np.mean(np.abs(weights) <= weights.std())
 
 
 def test_block_size_and_level_placement_are_told_apart_on_float_weights(
@@ -160,13 +165,24 @@ def test_all_matrices_of_a_model_are_measured_in_every_format_that_fits() -> Non
     means = [row[3] for row in formats.rows]
     assert means == sorted(means)  # type: ignore[type-var]
     assert all(row[4] >= row[3] for row in formats.rows)  # type: ignore[operator]
-    assert [row[0] for row in levels.rows] == ["INT8_TENSOR", "INT4_TENSOR"]
+    assert [row[0] for row in levels.rows] == ["INT8_TENSOR"] * 4 + ["INT4_TENSOR"] * 4
 
 
-def test_the_table_of_levels_judges_the_median_matrix() -> None:
-    few = levels_table({"INT8_TENSOR": [40], "INT4_TENSOR": [3, 2, 9]}, reach=24)
-    many = levels_table({"INT8_TENSOR": [40], "INT4_TENSOR": [5, 2, 9]}, reach=10)
+def test_the_table_of_levels_judges_what_ordinary_weights_use_in_the_median_matrix() -> None:
+    def levels(*ordinary: int) -> list[Levels]:
+        return [Levels((n, n + 2, n + 4), (0.7, 0.95, 0.99), 16) for n in ordinary]
+
+    few = levels_table(
+        {"INT8_TENSOR": levels(40), "INT4_TENSOR": levels(3, 2, 9)}, [24.0, 5.0, 9.0]
+    )
+    many = levels_table(
+        {"INT8_TENSOR": levels(40), "INT4_TENSOR": levels(5, 2, 9)}, [1.0, 2.0, 3.0]
+    )
     assert few.expectation is not None
     assert many.expectation is not None
     assert (few.expectation.met, many.expectation.met) == (True, False)
-    assert few.rows[1] == ("INT4_TENSOR", 16, 2, 3.0, 9)
+    rows = {row[:2]: row[2:] for row in few.rows}
+    assert rows["INT4_TENSOR", "1 standard deviation"] == (pytest.approx(70), 2, 3.0, 9)
+    assert rows["INT4_TENSOR", "3 standard deviations"] == (pytest.approx(99), 6, 7.0, 13)
+    assert rows["INT4_TENSOR", "all"] == (100.0, 16, 16.0, 16)
+    assert "In the matrix whose largest weight is 24.0 out, they are 3 and 7." in few.finding

@@ -30,6 +30,13 @@ def test_a_folders_hash_is_that_of_sha256sums_listing(tmp_path: Path) -> None:
     assert model_hash(tmp_path) != hashlib.sha256(listing).hexdigest()
 
 
+def test_what_quantising_cost_is_no_part_of_a_models_hash(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    before = model_hash(tmp_path)
+    (tmp_path / "farthing_receipt.json").write_text('{"measured": "again"}')
+    assert model_hash(tmp_path) == before
+
+
 def test_all_shards_of_a_split_model_count(tmp_path: Path) -> None:
     shards = [tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
     for shard in shards:

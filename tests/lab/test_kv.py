@@ -8,11 +8,13 @@ import half_billion
 import tiny
 from farthing.backends.native import NativeBackend
 from farthing.core import KVDtype
+from farthing.lab import kv
 from farthing.lab.kv import (
     LARGE,
     SAME_TOKENS,
     SHAPES,
     allocated,
+    cache_alone,
     contiguous_bytes,
     large_model,
     layouts,
@@ -76,6 +78,22 @@ def test_one_users_cache_at_128_000_tokens_exceeds_13_gib_of_weights() -> None:
     assert isinstance(weights, float)
     assert (round(grouped, 3), round(weights, 1)) == (15.625, 13.0)
     assert table.rows[0][1] == pytest.approx(1000 * 131_072 / 2**30)
+
+
+def test_a_cache_alone_takes_what_the_whole_model_allocates() -> None:
+    subject = subject_at(tiny.shared("gemma3", "gguf", "F16"))
+    with subject.native(295) as whole, subject.native(295, model=cache_alone(subject.model)) as own:
+        assert own.cache_bytes().nbytes == whole.cache_bytes().nbytes
+        assert own.plan.weight_bytes < whole.plan.weight_bytes
+
+
+def test_a_type_that_cannot_hold_the_heads_is_skipped_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kv, "kv_dtypes", lambda program: (KVDtype.FP16, KVDtype.BF16))
+    table = allocated(subject_at(tiny.shared("llama", "gguf", "F16")))
+    assert [row[0] for row in table.rows] == ["fp16", "bf16"]
+    assert "skipped: int4-keys, which cannot hold heads of this size" in table.notes
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from farthing.core import RequestError
-from farthing.lab.speculation import (
+from farthing.lab.speculation_formula import (
     REFERENCES,
     acceptance_bounds,
     best_length,

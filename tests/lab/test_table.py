@@ -59,7 +59,10 @@ def test_tasks_take_turns_so_that_a_slow_minute_slows_them_all() -> None:
 
 def test_json_has_every_value_that_was_measured_and_how_often() -> None:
     found = table((16, Samples((3.0, 1.0))), (32, Interval(2.0, 1.0, 3.0)), (64, None)).as_json()
-    assert found["columns"] == [{"name": "size", "unit": "tokens"}, {"name": "time", "unit": "ms"}]
+    assert found["columns"] == [
+        {"name": "size", "unit": "tokens", "spec": ","},
+        {"name": "time", "unit": "ms", "spec": ",.1f"},
+    ]
     assert found["rows"] == [
         [16, {"median": 2.0, "low": 1.0, "high": 3.0, "n": 2, "values": [3.0, 1.0]}],
         [32, {"middle": 2.0, "low": 1.0, "high": 3.0}],
@@ -69,9 +72,10 @@ def test_json_has_every_value_that_was_measured_and_how_often() -> None:
     assert table((16, 1.0)).repeats == 0
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_json_of_a_number_that_json_does_not_have_is_null(number: float) -> None:
-    assert json.loads(json.dumps(table((1, number)).as_json()))["rows"] == [[1, None]]
+@pytest.mark.parametrize(("number", "name"), [(float("nan"), "nan"), (float("-inf"), "-inf")])
+def test_a_number_that_json_does_not_have_is_named(number: float, name: str) -> None:
+    found = json.loads(json.dumps(table((1, number)).as_json(), allow_nan=False))
+    assert found["rows"] == [[1, {"not_finite": name}]]
 
 
 def test_an_expectation_is_met_contradicted_or_not_judged_and_json_says_which() -> None:

@@ -18,6 +18,7 @@ from farthing.plan.machine import (
     usable_cores,
 )
 from farthing.plan.other_systems import windows_core_count
+from farthing.plan.process import BASE_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,6 +176,20 @@ def test_a_cgroup_v1_limit_bounds_memory(machine):
     machine.write("sys/fs/cgroup/memory/memory.usage_in_bytes", 400 * MB)
     machine.write("sys/fs/cgroup/memory/memory.stat", f"total_inactive_file {100 * MB}")
     assert available_memory(machine.root) == 600 * MB
+
+
+def test_what_every_process_has_counts_as_there_and_what_else_it_took_does_not(
+    machine: Machine,
+) -> None:
+    without = available_memory(machine.root)
+    machine.write("proc/self/status", "Name: python\nRssAnon:\t    20480 kB\nRssFile: 9 kB")
+    assert available_memory(machine.root) == without + 20 * MB
+    machine.write("proc/self/status", "RssAnon:\t  4096000 kB")
+    assert available_memory(machine.root) == without + BASE_BYTES
+    machine.write("proc/self/cgroup", "0::/group")
+    machine.write("sys/fs/cgroup/group/memory.max", 200 * MB)
+    machine.write("sys/fs/cgroup/group/memory.current", 150 * MB)
+    assert available_memory(machine.root) == 50 * MB + BASE_BYTES
 
 
 def test_this_machine_has_a_core_and_memory():

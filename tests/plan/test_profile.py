@@ -71,6 +71,19 @@ def test_whatever_a_time_depends_on_is_part_of_the_key(name: str) -> None:
     found, why = find_profile(other)
     assert found is None
     assert "farthing bench measures one" in why
+    assert (name in why) != (name == "model")
+
+
+def test_the_nearest_profile_of_the_model_is_named_with_what_differs(folder: Path) -> None:
+    store_profile(profile((1, 127, 1, 0.01)))
+    far = replace(profile((1, 127, 1, 0.01)), key=replace(KEY, kernels="k0", threads=8))
+    store_profile(far)
+    (folder / "notes.json").write_text("{}")
+    _, why = find_profile(replace(KEY, threads=4))
+    assert "its profile of 2030-01-02T03:04:05+00:00 does not apply" in why
+    assert "(measured with threads 2, not 4): farthing bench measures one" in why
+    _, why = find_profile(replace(KEY, model="another"))
+    assert why == "no profile of it is stored: farthing bench measures one"
 
 
 def test_a_profile_under_anothers_name_is_refused(folder: Path) -> None:

@@ -18,6 +18,8 @@ from farthing.quality.texts import calibration_text, held_out_text
 
 def main() -> None:
     assert (files("farthing.serve") / "page" / "index.html").is_file()
+    for name in ("page.html", "style.css"):
+        assert (files("farthing.lab.report") / name).is_file()
     assert (files("farthing.files") / "float_model" / "model.safetensors").is_file()
     assert len(questions()) == 200
     assert held_out_text().sha256 != calibration_text().sha256

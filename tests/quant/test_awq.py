@@ -10,6 +10,7 @@ from torchao.prototype.awq.core import AWQObserver
 from torchao.quantization.transform_module import register_quantize_module_handler
 
 from farthing.core import FarthingError, FileFormatError
+from farthing.quant import awq
 from farthing.quant.awq import search_awq, search_clip
 from farthing.quant.formats import encode
 from farthing.quant.gptq import encode_gptq
@@ -118,6 +119,13 @@ def test_clipping_lowers_the_error_of_the_output(name: str) -> None:
     clipped = search_clip(weights, name, hessian_of(x))
     plain = error_of(rounded(weights, name), weights, x)
     assert error_of(rounded(clipped, name), weights, x) < 0.9 * plain
+
+
+def test_ranges_searched_in_pieces_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = search_clip(WEIGHTS, "INT4_G64", HESSIAN)
+    monkeypatch.setattr(awq, "_PIECE_WEIGHTS", 7 * INPUTS)
+    # A product of other sizes may sum in another order.
+    assert (search_clip(WEIGHTS, "INT4_G64", HESSIAN) == whole).mean() > 0.99
 
 
 @pytest.mark.parametrize("name", ["INT8_TENSOR", "INT4_TENSOR", "F16", "BF16"])

@@ -169,7 +169,8 @@ def test_the_output_is_nearer_than_by_rounding_each_weight(name: str) -> None:
 @pytest.mark.parametrize("name", ["INT8_TENSOR", "INT4_G32", "INT4_G128_ASYM", "NF4_B64", "Q4_0"])
 def test_inputs_without_correlation_leave_plain_rounding(name: str) -> None:
     found = ours(name, hessian=np.diag(HESSIAN.diagonal()))
-    plain = stored(encode(WEIGHTS, name), name, WEIGHTS.shape)
+    importance = HESSIAN.diagonal().astype(np.float32)
+    plain = stored(encode(WEIGHTS, name, importance=importance), name, WEIGHTS.shape)
     assert np.isclose(found, plain, rtol=1e-5, atol=1e-7).mean() > 0.999
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEARCHED = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL"]
+WEIGHED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1"]
+"""Those that search only where an importance says what for."""
+every_weighed = pytest.mark.parametrize("name", [*WEIGHED, *SEARCHED])
 every_searched = pytest.mark.parametrize("name", SEARCHED)
 
 DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
@@ -62,6 +65,7 @@ def assert_as_good_as_ggml(weights: np.ndarray, name: str, importance: np.ndarra
 
 def test_these_are_all_formats_that_search() -> None:
     assert [name for name, each in FORMATS.items() if each.searches] == SEARCHED
+    assert [name for name, each in FORMATS.items() if each.weighed] == [*WEIGHED, *SEARCHED]
 
 
 @every_searched
@@ -73,6 +77,38 @@ def test_the_weighted_error_is_ggmls_to_one_per_cent(
     shape = (96, 1024)
     weights = DISTRIBUTIONS[distribution](np.random.default_rng(1), shape).astype(np.float32)
     assert_as_good_as_ggml(weights, name, importances(1024) if calibrated else None)
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_with_an_importance_formats_of_one_scale_are_no_worse_than_ggmls(
+    name: str, distribution: str
+) -> None:
+    weights = DISTRIBUTIONS[distribution](np.random.default_rng(1), (96, 576)).astype(np.float32)
+    assert_as_good_as_ggml(weights, name, importances(576))
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+@given(seed=st.integers(0, 1 << 30), spread=st.floats(0, 4), shift=st.floats(-3, 3))
+def test_an_importance_never_makes_what_counts_worse(
+    name: str, seed: int, spread: float, shift: float
+) -> None:
+    generator = np.random.default_rng(seed)
+    weights = (shift + generator.standard_normal((4, 64))).astype(np.float32)
+    importance = np.exp(spread * generator.standard_normal(64)).astype(np.float32)
+    blocks = weights.reshape(-1, 32).astype(np.float64) ** 2
+    counted = np.tile(importance, 4).reshape(-1, 32) * np.sqrt(
+        blocks.mean(axis=1, keepdims=True) + blocks
+    )
+    errors = [
+        (
+            counted
+            * (decoded(data, name, weights.shape).reshape(-1, 32) - weights.reshape(-1, 32)) ** 2
+        )
+        for data in (encode(weights, name, importance=importance), encode(weights, name))
+    ]
+    weighed, plain = (each.sum(axis=1) for each in errors)
+    assert (weighed <= plain * (1 + 1e-4) + 1e-12).all()
 
 
 @every_searched
@@ -105,7 +141,7 @@ def test_almost_every_byte_is_ggmls(name: str, calibrated: bool) -> None:
     assert (ours == ggml.quantised(weights, name, importance)).mean() > 0.96
 
 
-@every_searched
+@every_weighed
 def test_what_calibration_calls_important_is_stored_more_exactly(name: str) -> None:
     weights = random_weights(3, 64, 512)
     importance = np.ones(512, np.float32)
@@ -116,7 +152,7 @@ def test_what_calibration_calls_important_is_stored_more_exactly(name: str) -> N
     assert errors[1] < 0.8 * errors[0]
 
 
-@every_searched
+@every_weighed
 def test_the_unit_of_importance_does_not_matter(name: str) -> None:
     weights, importance = random_weights(4, 8, 512), importances(512)
     data = encode(weights, name, importance=importance)
@@ -125,7 +161,7 @@ def test_the_unit_of_importance_does_not_matter(name: str) -> None:
         np.testing.assert_array_equal(encode(weights, name, importance=scaled), data)
 
 
-@every_searched
+@every_weighed
 def test_inputs_that_calibration_never_saw_are_stored_all_the_same(name: str) -> None:
     weights = random_weights(5, 8, 512)
     importance = importances(512)

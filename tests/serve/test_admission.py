@@ -255,10 +255,13 @@ def test_a_server_that_admits_counts_nothing_when_it_is_idle_again() -> None:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_an_objective_has_a_name_and_its_wait_can_be_set(name: str) -> None:
-    assert objective_of(Settings(slo=name)) == OBJECTIVES[name]
+def test_an_objective_has_a_name_and_its_wait_and_its_step_can_be_set(name: str) -> None:
+    preset = OBJECTIVES[name]
+    assert objective_of(Settings(slo=name)) == preset
     other = objective_of(Settings(slo=name, most_wait_seconds=7.0))
-    assert other == Objective(7.0, OBJECTIVES[name].latency_target)
+    assert other == Objective(7.0, preset.latency_target)
+    other = objective_of(Settings(slo=name, step_seconds=0.2))
+    assert other == Objective(preset.most_wait, 0.2)
 
 
 @pytest.fixture(scope="module")

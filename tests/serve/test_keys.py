@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -51,6 +53,24 @@ def ring(tmp_path: Path) -> KeyRing:
             """,
         )
     )
+
+
+def test_keys_come_through_a_pipe_and_one_that_nobody_writes_to_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    settings = replace(Settings(), keys_file=str(pipe))
+    # A writer that is there, and has written: as a shell's <(...) has it.
+    descriptor = os.open(pipe, os.O_RDWR)
+    os.write(descriptor, f'[alice]\nsecret = "{SECRET}"\n'.encode())
+    timer = threading.Timer(0.2, os.close, (descriptor,))
+    timer.start()
+    assert [key.name for key in load_keys(settings).keys] == ["alice"]
+    timer.join()
+    monkeypatch.setattr("farthing.serve.keys._PIPE_SECONDS", 0.1)
+    with pytest.raises(RequestError, match="nothing came from"):
+        load_keys(settings)
 
 
 def test_a_key_is_known_by_its_secret_or_by_the_hash_of_it(ring: KeyRing) -> None:
@@ -172,7 +192,7 @@ def test_on_this_machine_alone_no_key_is_needed(host: str) -> None:
     assert ring.authenticate(None) is ring.authenticate("Bearer anything") is ANONYMOUS
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
 def test_to_listen_to_others_a_key_is_needed(host: str) -> None:
     with pytest.raises(RequestError, match="without a key"):
         load_keys(replace(Settings(), host=host))

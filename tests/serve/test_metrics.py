@@ -173,6 +173,12 @@ def test_guesses_are_counted_by_place_and_told_of_each_answer() -> None:
     assert stats["drafts"] == stats["draft_steps"] == drafts
     assert (stats["drafted_tokens"], stats["accepted_tokens"]) == (accepted + rejected, accepted)
     assert stats["steps"] > stats["draft_steps"]
+    seconds = [
+        found[f'farthing:decode_seconds_total{{"guesses": "{each}"}}']
+        for each in ("tested", "none")
+    ]
+    assert min(seconds) > 0
+    assert found["farthing:speculation_gain"] > 0
 
 
 def test_what_runs_and_waits_is_seen_while_it_does() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from heapq import heapreplace
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from farthing.engine.simulate import skewed_lengths
 from farthing.serve.forecast import steps_until_turn
 from farthing.serve.keys import Key
 from serve.virtual import Client, Virtual
@@ -163,6 +165,28 @@ def test_clients_that_do_not_come_back_do_not_keep_others_out() -> None:
     began = machine.now
     machine.run(gone)
     assert rate(gone, began) >= 0.9 * rate_without_a_limit(seed=7)
+
+
+@pytest.mark.parametrize("slots", [8, 64])
+@pytest.mark.parametrize("lengths", [(20,), (10, 30), skewed_lengths()], ids=len)
+@pytest.mark.parametrize("rounds", [0.5, 2, 6])
+def test_a_turn_comes_the_sooner_the_more_the_lengths_before_it_differ(
+    slots: int, lengths: tuple[int, ...], rounds: float
+) -> None:
+    mean = sum(lengths) / len(lengths)
+    variation = sum(each**2 for each in lengths) / len(lengths) / mean**2 - 1
+    draw, ahead = random.Random(0), int(rounds * slots)
+    simulated, foretold = [], []
+    for _ in range(40):
+        remaining = [draw.choice(lengths) * draw.random() for _ in range(slots)]
+        foretold.append(steps_until_turn(remaining, slots, ahead, mean, variation))
+        for _ in range(10):
+            ends = sorted(remaining)
+            for _ in range(ahead):
+                heapreplace(ends, ends[0] + draw.choice(lengths))
+            simulated.append(ends[0])
+    error = sum(foretold) / len(foretold) - sum(simulated) / len(simulated)
+    assert abs(error) <= 0.2 * mean  # by equal lengths it would be up to 0.75 too late
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,14 @@ import gc
 import json
 import logging
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from engine.scripted import engine
+from farthing.serve.admission import OBJECTIVES, Admission
 from farthing.serve.errors import ApiError
 from farthing.serve.reading import parse
 from farthing.serve.wire.chat import ChatRequest
@@ -15,6 +19,9 @@ from farthing.serve.wire.completions import CompletionRequest
 from farthing.serve.wire.fields import CHANGING
 from farthing.serve.wire.responses import ResponseRequest
 from serve.server import Served, serving
+
+if TYPE_CHECKING:
+    from farthing.serve.state import ServerState
 
 POSTS = (
     "/v1/chat/completions",
@@ -45,8 +52,8 @@ def post(served: Served, path: str, body: bytes) -> Any:
         b"\xff\xfe{\x00}\x00",
         b'{"prompt": "\\ud800"}',
         b'{"messages": [{"role": "user", "content": "\xed\xa0\x80"}]}',
-        b"[" * 100_000,
-        b'{"a":' * 100_000,
+        b"[" * 40_000,
+        b'{"a":' * 20_000,
         b'{"max_tokens": 1e999}',
         b'{"max_tokens": ' + b"9" * 5000 + b"}",
         b"\x00" * 100,
@@ -125,6 +132,45 @@ def test_an_absurd_parameter_is_400_and_names_its_field(
     error = answer.json()["error"]
     assert error["param"].startswith(field) or field in error["message"]
     server.wait_idle()
+
+
+TWO = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("flag", "path", "fields"),
+    [
+        ("--request-bytes", "/v1/completions", {"prompt": "x" * 5000}),
+        ("--most-choices", "/v1/completions", {"prompt": "x", "n": 2}),
+        ("--most-prompts", "/v1/completions", {"prompt": ["x", "y"]}),
+        ("--most-inputs", "/v1/embeddings", {"input": ["x", "y"]}),
+        ("--most-messages", "/v1/chat/completions", {"messages": TWO}),
+        ("--most-messages", "/v1/responses", {"input": TWO}),
+        ("--most-messages", "/tokenize", {"messages": TWO}),
+        ("--most-stops", "/v1/completions", {"prompt": "x", "stop": ["a", "b"]}),
+        ("--stop-characters", "/v1/completions", {"prompt": "x", "stop": "ab"}),
+        ("--most-biases", "/v1/completions", {"prompt": "x", "logit_bias": {"1": 1, "2": 2}}),
+        ("--request-seconds", "/v1/completions", {"prompt": "x", "max_tokens": 4000}),
+        ("--context", "/v1/completions", {"prompt": "x", "max_tokens": 10**6}),
+    ],
+)
+def test_who_meets_a_limit_is_told_which_flag_raises_it(
+    flag: str, path: str, fields: dict[str, object]
+) -> None:
+    names = ("most_choices", "most_prompts", "most_inputs", "most_messages", "most_stops")
+    limits = dict.fromkeys((*names, "stop_characters", "most_biases"), 1)
+
+    def admitting(state: ServerState) -> None:
+        own, _ = state.ready()
+        state.admission = Admission(own, (), OBJECTIVES["patient"], 1 << 18)
+
+    slow = engine(context_length=8192, total_blocks=512)
+    with serving(
+        slow, request_bytes=1000, request_seconds=0.05, prepare=admitting, **limits
+    ) as served:
+        answer = served.http.post(path, json=fields)
+        assert answer.status_code in (400, 408, 413), answer.text
+        assert f"can allow more with {flag}" in answer.json()["error"]["message"]
 
 
 def test_a_null_is_as_if_the_field_were_not_there(server: Served) -> None:
@@ -219,6 +265,58 @@ def test_a_body_that_says_it_is_too_long_is_413(server: Served) -> None:
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "request_too_large"
         assert served.complete().status_code == 200
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('a"\\[{,\n\u00e9')),
+    lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+    max_leaves=30,
+)
+
+
+def values(tree: object) -> int:
+    """Texts, names included, lists and objects."""
+    if isinstance(tree, dict):
+        return 1 + len(tree) + sum(map(values, tree.values()))
+    return 1 + sum(map(values, tree)) if isinstance(tree, list) else int(isinstance(tree, str))
+
+
+@given(st.dictionaries(st.text(), JSON, min_size=1), st.booleans())
+def test_values_are_counted_as_they_are_before_any_is_made(
+    tree: dict[str, object], ascii_only: bool
+) -> None:
+    body = json.dumps({"prompt": "x", "own": tree, " " * 200: 0}, ensure_ascii=ascii_only).encode()
+    count = values(json.loads(body))
+    parse(body, CompletionRequest, most_values=count)
+    with pytest.raises(ApiError, match=f"has {count} texts") as refused:
+        parse(body, CompletionRequest, most_values=count - 1)
+    assert refused.value.status == 413
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"tools": [{"a": [' + ",".join(["[]"] * 60_000) + "]}]",
+        '"zzz": {' + ",".join(f'"{number}": 0' for number in range(60_000)) + "}",
+        '"logit_bias": {' + ",".join(f'"{number}": 0' for number in range(60_000)) + "}",
+        '"stop": [' + ",".join(['""'] * 60_000) + "]",
+        '"zzz": ' + "[" * 60_000,
+        '"zzz": "' + '"' * 200_000,
+    ],
+    ids=["lists", "names", "biases", "texts", "deep", "quotes"],
+)
+def test_a_body_of_too_many_parts_is_413_and_names_the_flag(server: Served, field: str) -> None:
+    answer = post(server, "/v1/completions", f'{{"prompt": "x", {field}}}'.encode())
+    assert answer.status_code == 413
+    assert "--request-values" in answer.json()["error"]["message"]
+    assert server.complete(max_tokens=1).status_code == 200
+
+
+def test_a_long_text_has_few_parts(server: Served) -> None:
+    text = '\\ "quoted [text]", {and more} ' * 40_000
+    answer = server.chat(text, max_tokens=1)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
 def test_a_body_of_unknown_length_that_becomes_too_long_is_413() -> None:

@@ -44,8 +44,8 @@ def test_where_memory_is_short_the_cache_is_halved_until_it_fits_and_that_is_tol
     model: Model,
 ) -> None:
     usual = choose_sizes(model, room=PLENTY)
-    base = usual.needed - usual.plan.cache_bytes
-    room = base + usual.plan.cache_bytes // 3
+    growing = usual.plan.total_blocks * usual.plan.block_bytes_in_all
+    room = usual.needed - growing + growing // 3
     sizes = choose_sizes(model, room=room)
     assert sizes.fits
     assert sizes.plan.cache_tokens == usual.plan.cache_tokens // 4

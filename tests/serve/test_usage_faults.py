@@ -8,14 +8,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from engine.threads import eventually
-from farthing.core import FarthingError
-from farthing.serve.usage import total
+from farthing.core import FarthingError, RequestError
+from farthing.serve.places import refuse_places
+from farthing.serve.settings import Settings
+from farthing.serve.usage import open_usage, total
 from serve.server import serving
 from serve.test_usage import EVER, kept, record
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from farthing.serve.state import ServerState
+    from farthing.serve.usage import Usage
 
 
 @pytest.fixture
@@ -65,7 +69,151 @@ def test_usage_that_never_could_be_written_is_counted_and_logged_as_lost(
         with pytest.raises(FarthingError, match="cannot be read"):
             usage.report(*EVER)
     assert usage.lost == 2
-    assert "usage of 2 requests (20 tokens of prompts, 10 generated" in caplog.text
+    assert (
+        "lost usage of 2026-03-05, key a, model: 2 requests, 20 tokens of prompts (8 cached), "
+        "10 generated, 18.000 seconds, cost 0.010000" in caplog.text
+    )
+
+
+def full(usage: Usage) -> None:
+    """From now on the disk has no room for another page of the database."""
+    opened = usage._file._open
+
+    def opening() -> sqlite3.Connection:
+        connection = opened()
+        connection.execute("PRAGMA max_page_count = 1")
+        return connection
+
+    usage._file._open = opening  # type: ignore[method-assign]
+
+
+def many(usage: Usage, count: int = 60) -> None:
+    for number in range(count):
+        usage.finished(record(f"key-{number}-{'x' * 200}"))
+
+
+def test_what_a_full_disk_kept_off_is_left_beside_and_added_once_by_the_next_start(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with kept(path) as usage:
+        usage.finished(record())
+        assert usage.flush()
+        full(usage)
+        many(usage)
+    assert (usage.lost, usage.failures > 1) == (0, True)
+    left = usage.spilled
+    assert left is not None
+    assert left.stat().st_mode & 0o777 == 0o600
+    assert left.name in caplog.text
+    copy = left.read_bytes()
+    with kept(path) as usage:
+        full(usage)
+        # Not yet in the database, and reported all the same.
+        assert total(usage.report(*EVER)).requests == 61
+    assert left.exists()
+    for _ in range(2):
+        with kept(path) as usage:
+            assert total(usage.report(*EVER)).requests == 61
+        assert not left.exists()
+        left.write_bytes(copy)  # as if the process had been killed before it was deleted
+
+
+def test_the_last_usage_waits_for_a_disk_that_has_room_again(path: Path) -> None:
+    with kept(path) as usage:
+        usage.finished(record())
+        assert usage.flush()
+        usable = usage._file._open
+        full(usage)
+        many(usage)
+        assert not usage.flush()
+
+        def cleared() -> None:
+            usage._file._open = usable  # type: ignore[method-assign]
+
+        timer = threading.Timer(0.4, cleared)
+        timer.start()
+        usage.close(patience=20)
+        timer.join()
+    assert (usage.lost, usage.spilled) == (0, None)
+    with kept(path) as usage:
+        assert total(usage.report(*EVER)).requests == 61
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        '{"version": 2, "id": "a", "usage": []}',
+        '{"version": 1, "id": 5, "usage": []}',
+        '{"version": 1, "id": "a", "usage": [["2026-03-05", "k", "m", 1, 1, 1, 1, 1e999, 0]]}',
+        '{"version": 1, "id": "a", "usage": [["2026-03-05", "k", "m", -1, 1, 1, 1, 1, 0]]}',
+        '{"version": 1, "id": "a", "usage": [["yesterday", "k", "m", 1, 1, 1, 1, 1, 0]]}',
+        '{"version": 1, "id": "a", "usage": [["2026-03-05", 1, "m", 1, 1, 1, 1, 1, 0]]}',
+        '{"version": 1, "id": "a", "usage": [[]]}',
+    ],
+    ids=range(11),
+)
+def test_a_spill_that_is_not_as_it_was_left_is_neither_added_nor_deleted(
+    path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = path.with_name(f"{path.name}.unwritten-0.json")
+    left.write_text(text)
+    with kept(path) as usage:
+        assert usage.report(*EVER) == []
+    assert left.exists()
+    assert "is not added" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("file/usage.sqlite", "file is no folder"),
+        ("folder", "it is no file"),
+        ("n" * 300, "File name too long"),
+    ],
+)
+def test_a_place_where_usage_cannot_be_kept_is_refused_before_anything_is_made(
+    tmp_path: Path, place: str, said: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    settings = Settings(usage_store=str(tmp_path / place))
+    with pytest.raises(RequestError, match=f"{said}.*--usage-store off"):
+        refuse_places(settings)
+    assert sorted(tmp_path.rglob("*")) == before
+    refuse_places(Settings(usage_store=str(tmp_path / "new" / "folders" / "usage.sqlite")))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_prefix_store_is_a_file_and_no_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in ("pipe", "", "none/store"):
+        with pytest.raises(RequestError, match="prefix_store is"):
+            refuse_places(Settings(prefix_store=str(tmp_path / place), usage_store=None))
+    refuse_places(Settings(prefix_store=str(tmp_path / "store"), usage_store=None))
+
+
+def test_a_place_that_only_seems_writable_is_refused_when_it_is_opened() -> None:
+    with pytest.raises(RequestError, match="usage_store is /proc/none/usage.sqlite"):
+        open_usage(Settings(usage_store="/proc/none/usage.sqlite"), "model")
+
+
+def test_a_locked_file_is_no_reason_not_to_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farthing.serve.usage_file._BUSY_SECONDS", 0.05)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        usage = open_usage(Settings(usage_store=str(path)), "model")
+        assert usage is not None
+        usage.finished(record())
+        other.rollback()
+        usage.close()
+    assert (usage.lost, usage.spilled) == (0, None)
 
 
 def test_a_locked_file_is_waited_for_and_the_server_answers_meanwhile(
@@ -138,7 +286,10 @@ def test_another_programs_database_is_not_touched(
         assert not usage.flush()
     assert path.read_bytes() == before
     assert "not a file of usage" in caplog.text
-    assert usage.lost == 1
+    assert (usage.lost, usage.spilled is not None) == (0, True)
+    with pytest.raises(RequestError, match="not a file of usage"):
+        open_usage(Settings(usage_store=str(path)), "model")
+    assert path.read_bytes() == before
 
 
 _WRITER = """

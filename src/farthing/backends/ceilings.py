@@ -27,6 +27,7 @@ _READS: Mapping[str, tuple[bool, int]] = MappingProxyType(
 # The order is native/kernels.h's `Mode`.
 _MODES = (ActivationMode.FP32, ActivationMode.BF16, ActivationMode.INT8)
 _MULTIPLY_SECONDS = 0.01
+_LITTLE_BYTES = 4096
 
 
 class Ceilings:
@@ -61,3 +62,15 @@ class Ceilings:
     def close(self) -> None:
         """Gives back buffers and threads."""
         del self._native
+
+
+def tier_and_kernels() -> tuple[str, str]:
+    """The instruction set that the native backend chooses here, and the version of its arithmetic.
+
+    Raises as `Ceilings` does.
+    """
+    ceilings = Ceilings(1, _LITTLE_BYTES)
+    try:
+        return ceilings.tier, ceilings.kernels
+    finally:
+        ceilings.close()

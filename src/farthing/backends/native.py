@@ -52,7 +52,7 @@ _CACHE_TYPES = (KVDtype.FP32, KVDtype.FP16, KVDtype.BF16, KVDtype.INT8, KVDtype.
 _MODES = (ActivationMode.FP32, ActivationMode.BF16, ActivationMode.INT8)
 _ROW_KINDS = (
     *("rmsnorm", "norm_add", "add", "scale", "swiglu", "geglu", "rope"),
-    *("columns", "zero_columns", "rows"),
+    *("columns", "zero_columns", "rows", "spread"),
 )
 
 _DECODED_FLOATS = 1 << 20

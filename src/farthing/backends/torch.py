@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -155,6 +156,11 @@ def logits(x: Tensor, weight: Tensor, input_scale: float | None = None) -> Tenso
     return linear(x, weight, input_scale=input_scale)
 
 
+def spread(x: Tensor, columns: Sequence[int], width: int) -> Tensor:
+    """`width` numbers a row, those of x (R, n) in `columns` (n), -inf elsewhere."""
+    return x.new_full((len(x), width), -torch.inf).index_copy(1, torch.tensor(columns), x)
+
+
 class _Pool:
     """The paged cache: `bytes` (blocks, bytes of a block), and what lies in it.
 
@@ -278,8 +284,19 @@ class TorchBackend:
     def forward(self, token_ids: Sequence[int]) -> Tensor:
         """Logits (T, vocabulary) at every position of one sequence; differentiable."""
         ids = torch.tensor(token_ids, dtype=torch.int64)
-        all_rows, none = torch.arange(len(ids)), torch.empty(0, dtype=torch.int64)
-        return self._execute(ids, [_Sequence(ids)], [0, len(ids)], all_rows, none)[0]
+        return self.forward_packed(ids, [0, len(ids)], torch.arange(len(ids)))
+
+    def forward_packed(self, token_ids: Tensor, starts: Sequence[int], rows: Tensor) -> Tensor:
+        """Logits (R, vocabulary) at the positions `rows` (R) of several sequences; differentiable.
+
+        Sequence s is `token_ids[starts[s]:starts[s+1]]`, from its first position on, and attends to
+        itself alone.
+        """
+        spans = list(starts)
+        parts = [token_ids[first:end] for first, end in pairwise(spans)]
+        none = torch.empty(0, dtype=torch.int64)
+        sequences = [_Sequence(part) for part in parts]
+        return self._execute(token_ids, sequences, spans, rows, none)[0]
 
     def close(self) -> None:
         """Forgets all sequences and weights."""
@@ -390,4 +407,5 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "add": add,
     "columns": columns,
     "zero_columns": zero_columns,
+    "spread": spread,
 }

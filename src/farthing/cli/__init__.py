@@ -27,6 +27,8 @@ COMMANDS = {
     "serve": "the OpenAI-compatible server and its web page",
     "plan": "what fits, for how many, how fast, at what price",
     "quantize": "write a model again in other formats, with what that cost inside",
+    "tune": "measure, choose settings for an objective, write farthing.toml",
+    "distill": "make a draft model or a small student of a teacher",
     "bench": "prefill, decode and batches, beside what the machine could do",
     "lab": "what the cache, batching and quantisation do here, measured",
     "verify": "the exactness contract, checked on this machine",

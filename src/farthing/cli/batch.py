@@ -23,7 +23,7 @@ from farthing.cli.process import interrupts_call, say
 from farthing.cli.progress import terminal_progress
 from farthing.cli.report import engine_facts, load_lines, usage_facts
 from farthing.cli.run import as_asked
-from farthing.core import FarthingError, RequestError
+from farthing.core import SPECULATION_RULES, FarthingError, RequestError
 
 if TYPE_CHECKING:
     import argparse
@@ -243,12 +243,12 @@ def _finite(number: float) -> float | None:
 def _settings(engine: Engine, arguments: argparse.Namespace) -> str:
     """A digest of all but the request that an answer depends on."""
     template = engine.chat_template
-    exact = arguments.speculate_rule == "exact"
+    guessing = {"speculate": arguments.speculate, "lookup_traffic": arguments.lookup_traffic}
     everything = {
         **engine.identity,
         "most_tokens": engine.most_tokens,
         "chat_template": None if template is None else template.source,
-        **({} if exact else {"speculate": arguments.speculate}),
+        **({} if arguments.speculate_rule == SPECULATION_RULES[0] else guessing),
     }
     text = json.dumps(everything, sort_keys=True)
     return blake2b(text.encode(), digest_size=16).hexdigest()

@@ -30,11 +30,16 @@ _MOST_SHOWN = 10
 
 @dataclass(frozen=True)
 class Defaults:
-    """What the command line says of every line: sampling, and how a string becomes a prompt."""
+    """What the command line says of every line: sampling, and how a string becomes a prompt.
+
+    `guesses_matter`: which text comes out depends on how many tokens may be guessed ahead, as by
+    the rule that keeps no more than the distribution.
+    """
 
     sampling: SamplingParams
     raw: bool = False
     system: str | None = None
+    guesses_matter: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,13 @@ def _request(index: int, number: int, data: bytes, defaults: Defaults) -> BatchR
     prompt = _prompt(entry, defaults)
     changes = {name: entry[name] for name in entry.keys() & SAMPLING_FIELDS}
     sampling = replace(defaults.sampling, **_sampling(changes))
-    everything = [identity, prompt, _plain(sampling), defaults.raw, defaults.system]
+    everything = [
+        identity,
+        prompt,
+        _plain(sampling, defaults.guesses_matter),
+        defaults.raw,
+        defaults.system,
+    ]
     try:
         digest = _hash(everything).hex()
     except UnicodeEncodeError as error:
@@ -233,10 +244,11 @@ def _sampling(changes: dict[str, Any]) -> dict[str, Any]:
         raise RequestError("logit_bias must have token ids as its names") from None
 
 
-def _plain(sampling: SamplingParams) -> dict[str, Any]:
-    """All that an answer depends on: not how many of its tokens may be guessed ahead."""
+def _plain(sampling: SamplingParams, guesses_matter: bool) -> dict[str, Any]:
+    """All that an answer depends on."""
     plain = {**asdict(sampling), "logit_bias": sorted(sampling.logit_bias.items())}
-    del plain["max_draft_tokens"]
+    if not guesses_matter or sampling.max_draft_tokens is None:
+        del plain["max_draft_tokens"]
     return plain
 
 

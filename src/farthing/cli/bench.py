@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from farthing.cli.options import add_backend_options, add_model, positive, seed
+from farthing.cli.plan_options import price
 from farthing.cli.process import say
 from farthing.core import ActivationMode, FarthingError, KVDtype
 
 if TYPE_CHECKING:
     from farthing.cli.bench_report import Bench
     from farthing.engine.load import LoadProgress
+    from farthing.lab.bench_points import Points
+    from farthing.plan.memory import MemoryPlan
 
 _DESCRIPTION = """\
 Measure prompts of many lengths, decoding against many contexts, and many sequences at once, in
 rounds. Before each point the machine's own limits are measured too: what memory delivers, what the
 dot-product instructions multiply. Every speed is told with its share of these. What was measured is
-stored as this model's profile on this machine, which farthing plan predicts from."""
+stored as this model's profile on this machine, by which farthing plan and serve foretell times;
+for it, where --decode and --batch are left out, batches over long contexts are measured as well."""
 
 _EPILOG = """\
 POINTS are numbers like 512,4096; none leaves the part out. A point that the model's context cannot
@@ -26,6 +31,7 @@ hold is left out of a part that was not given, and said; a given one is an error
 examples:
   farthing bench smollm2-135m
   farthing bench model.gguf --prefill 512,4096 --decode 128 --batch 1,8,32
+  farthing bench model.gguf --prefill 512 --decode none --price-per-hour 0.40
   farthing bench model.gguf --decode 128,8192 --prefill none --batch none --kv-dtype int8 --json
 """
 
@@ -48,6 +54,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_backend_options(parser)
     parser.add_argument(
         "--seed", type=seed, default=0, metavar="N", help="of the random tokens (default 0)"
+    )
+    parser.add_argument(
+        "--price-per-hour",
+        type=price,
+        metavar="X",
+        help="of the machine, in any money: prices for a million tokens are told at each batch",
     )
     parser.add_argument("--json", action="store_true", help="everything as one JSON object")
 
@@ -83,11 +95,15 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
     from farthing.lab.bench import bench, buffer_bytes
     from farthing.lab.bench_ops import python_share
     from farthing.lab.bench_points import choose_points
+    from farthing.lab.bench_prices import batch_prices
     from farthing.lab.bench_profile import profile_of
     from farthing.models.load import load_model
     from farthing.plan.machine import available_memory, processor
     from farthing.plan.memory import plan_memory
+    from farthing.plan.precision import AS_STORED
     from farthing.plan.profile import profile_key, store_profile
+    from farthing.plan.speed import Speed
+    from farthing.plan.subject import ModelSubject
 
     progress.phase("find")
     path = resolve(arguments.model, progress)
@@ -96,7 +112,8 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
     points = choose_points(
         model.config.context_length, arguments.prefill, arguments.decode, arguments.batch
     )
-    context_length, sequences = points.needs(model.config.context_length)
+    # The load that is told of is one without what a profile needs besides.
+    context_length, sequences = replace(points, cross=()).needs(model.config.context_length)
     kv_dtype = KVDtype(arguments.kv_dtype)
     mode = None if arguments.activations is None else ActivationMode(arguments.activations)
     with load(
@@ -111,15 +128,24 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
         report, tokenizer = engine.report, engine.tokenizer
     if report is None:
         raise RuntimeError("a loaded engine has a report")
-    plan = plan_memory(
-        model,
-        context_length=context_length,
-        sequences=sequences,
-        kv_dtype=kv_dtype,
-        activations=mode,
-        threads=report.threads,
-        step_rows=max(8, *points.batch, 1),
-    )
+    threads = report.threads
+
+    def planned(points: Points) -> MemoryPlan:
+        longest, texts = points.needs(model.config.context_length)
+        return plan_memory(
+            model,
+            context_length=longest,
+            sequences=texts,
+            kv_dtype=kv_dtype,
+            activations=mode,
+            threads=threads,
+            step_rows=max(8, *points.batch, *(count for count, _ in points.cross), 1),
+        )
+
+    plan = planned(points)
+    if points.cross and plan.needed_bytes > available_memory():
+        points = points.without_cross("there is no memory for them")
+        plan = planned(points)
     progress.phase("load again")
     backend = NativeBackend(model, plan)
     try:
@@ -152,4 +178,10 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
             shares.append(python_share(backend, tokenizer, count, arguments.seed))
     finally:
         backend.close()
-    return Bench(result, report, points, shares, arguments.repeat, arguments.seed, stored)
+    prices = None
+    if arguments.price_per_hour is not None:
+        subject = ModelSubject(model, AS_STORED, kv_dtype, activations=mode, threads=threads)
+        speed = Speed(subject, profile.ceilings, profile)
+        most = model.config.context_length
+        prices = batch_prices(speed, result.batch, arguments.price_per_hour, most)
+    return Bench(result, report, points, shares, arguments.repeat, arguments.seed, stored, prices)

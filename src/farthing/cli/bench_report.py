@@ -9,7 +9,7 @@ from farthing.lab.bench import DECODE_TOKENS
 from farthing.lab.bench_shapes import DEFINITION, gains, slowdowns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.table import Table
 
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from farthing.lab.bench_ops import OpTime, PythonShare
     from farthing.lab.bench_points import Measured, Points
     from farthing.lab.bench_shapes import Knee
+    from farthing.plan.price import Prices
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Everything there is to tell. `profile` is the file it was stored in."""
+    """Everything there is to tell. `profile` is the file it was stored in; `prices` are those of
+    tokens at each batch, where the machine's was given.
+    """
 
     result: BenchResult
     load: LoadReport
@@ -31,6 +34,7 @@ class Bench:
     repeats: int
     seed: int
     profile: str | None
+    prices: Sequence[Prices] | None = None
 
 
 def print_json(bench: Bench) -> None:
@@ -73,8 +77,13 @@ def as_json(bench: Bench) -> dict[str, Any]:
             for each, slow in zip(result.decode, slower, strict=True)
         ],
         "batch": [
-            {"sequences": each.point, **_point(each), "context": result.batch_context}
-            for each in result.batch
+            {
+                "sequences": each.point,
+                **_point(each),
+                "context": result.batch_context,
+                "prices": None if price is None else asdict(price),
+            }
+            for each, price in zip(result.batch, _prices(bench), strict=True)
         ],
         "knee": None if result.knee is None else {**asdict(result.knee), "definition": DEFINITION},
         "ops": [asdict(each) for each in result.ops],
@@ -96,7 +105,7 @@ def print_tables(bench: Bench) -> None:
     if result.decode:
         print(f"\ndecode: {DECODE_TOKENS} tokens of one sequence at each context")
         slower = [f"{each.predicted:.1%} {each.measured:.1%}" for each in slowdowns(result.decode)]
-        write_table(_sweep("context", result.decode, "predicted and measured slowdown", slower))
+        write_table(_sweep("context", result.decode, {"predicted and measured slowdown": slower}))
     if result.batch:
         print(
             f"\nbatch: sequences that decode together, each at a context of {result.batch_context}"
@@ -105,8 +114,13 @@ def print_tables(bench: Bench) -> None:
             [each.point for each in result.batch],
             [each.tokens_per_second for each in result.batch],
         )
-        column = [f"{gain:+.0%}" for gain in adds] + [""]
-        write_table(_sweep("sequences", result.batch, "a doubling adds", column))
+        columns = {"a doubling adds": [f"{gain:+.0%}" for gain in adds] + [""]}
+        if bench.prices is not None:
+            columns["a million: prompt / cached / written"] = [
+                f"{each.prompt:,.3g} / {each.cached:,.3g} / {each.generated:,.3g}"
+                for each in bench.prices
+            ]
+        write_table(_sweep("sequences", result.batch, columns))
     if result.knee is not None:
         print(_knee(result.knee))
     if result.ops:
@@ -120,6 +134,10 @@ def print_tables(bench: Bench) -> None:
         print(f"skipped: {each}")
     if bench.profile is not None:
         print(f"stored as the profile that farthing plan predicts from: {bench.profile}")
+
+
+def _prices(bench: Bench) -> Sequence[Prices | None]:
+    return [None] * len(bench.result.batch) if bench.prices is None else bench.prices
 
 
 def _point(measured: Measured) -> dict[str, Any]:
@@ -161,11 +179,12 @@ def _head(bench: Bench) -> list[str]:
 
 
 def _sweep(
-    name: str, points: Sequence[Measured], extra: str = "", values: Sequence[str] = ()
+    name: str, points: Sequence[Measured], extra: Mapping[str, Sequence[str]] | None = None
 ) -> Table:
     table = _table(name, "tokens/s", "slowest to fastest", "ms", "of memory", "of arithmetic")
-    if extra:
-        table.add_column(extra, justify="right")
+    extra = extra or {}
+    for title in extra:
+        table.add_column(title, justify="right")
     for index, each in enumerate(points):
         low, high = each.spread
         row = [
@@ -176,7 +195,7 @@ def _sweep(
             f"{each.memory_share:.0%}",
             f"{each.arithmetic_share:.0%}",
         ]
-        table.add_row(*row, *([values[index]] if extra else []))
+        table.add_row(*row, *(values[index] for values in extra.values()))
     return table
 
 

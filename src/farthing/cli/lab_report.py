@@ -2,27 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
-from farthing.cli.terminal import write_table
+from farthing.cli.terminal import visible, write_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from farthing.lab.report.contents import Report
     from farthing.lab.table import Section, Table
 
 
 def print_section(section: Section) -> None:
     """Tables, each with what was found and what was expected, then where they come from."""
-    for table in section.tables:
-        _print_table(table)
-    where, model = section.provenance, section.provenance["model"]
-    machine = where["machine"]
-    print(f"{section.command}  ({section.seconds:.1f} s, seed {section.seed})")
-    print(f"  farthing {where['version']}, {model['name']}, sha256 {model['sha256'][:16]}...")
+    _print_tables(section)
+    print(visible(f"{section.command}  ({section.seconds:.1f} s, seed {section.seed})"))
+    _print_provenance(section.provenance)
+
+
+def print_report(report: Report) -> None:
+    """Every section's tables, then what became of what was expected, then where all comes from."""
+    for section in report.sections:
+        print(f"{section.name}: {section.about}\n")
+        _print_tables(section)
+    print_expectations(report)
+    print(visible(f"\n{report.command}  ({report.seconds:.0f} s, seed {report.seed})"))
+    _print_provenance(report.provenance)
+
+
+def print_expectations(report: Report) -> None:
+    """How many were met, which were not, and what failed."""
+    counts = Counter(expectation.verdict for _, _, expectation in report.expectations)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    print(f"of {counts.total()} expectations {told}" if counts else "nothing was expected")
+    for section, table, expectation in report.expectations:
+        if expectation.met is False:
+            print(visible(f"  contradicted: {section.name} {table.key}: {expectation.text}"))
+            print(visible(f"    found: {table.finding}"))
+    for failure in report.failures:
+        print(visible(f"  failed: {failure.section}: {failure.error}"))
+
+
+def _print_provenance(where: Mapping[str, Any]) -> None:
+    model, machine = where["model"], where["machine"]
+    name = visible(model["name"])
+    print(f"  farthing {where['version']}, {name}, sha256 {model['sha256'][:16]}...")
     print(
         f"  {machine['processor']}, {machine['cores']} cores, {where['threads']} threads, "
         f"instructions: {where['isa']}, cache {where['kv_dtype']}, "
         f"activations {where['activations']}"
     )
+
+
+def _print_tables(section: Section) -> None:
+    for table in section.tables:
+        _print_table(table)
+    for each in section.skipped:
+        print(visible(f"skipped: {each.what}: {each.reason}\n"))
 
 
 def _print_table(table: Table) -> None:

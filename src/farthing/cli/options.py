@@ -174,6 +174,26 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
 
 
 def add_speculation(parser: argparse._ActionsContainer) -> None:
+    """Whether tokens are guessed ahead, and which guesses are taken."""
+    add_guessing(parser)
+    parser.add_argument(
+        "--speculate-rule",
+        choices=SPECULATION_RULES,
+        default=SPECULATION_RULES[0],
+        help="take the guesses that are what would be written without them (exact, default); or as "
+        "many as keep the distribution of sampled texts, but not each text (leviathan)",
+    )
+    parser.add_argument(
+        "--lookup-traffic",
+        type=whole,
+        default=0,
+        metavar="TOKENS",
+        help="look guesses up in so many tokens of texts that ended, too, those of the same key "
+        "alone (default 0: in the text itself)",
+    )
+
+
+def add_guessing(parser: argparse._ActionsContainer) -> None:
     """Whether tokens are guessed ahead."""
     parser.add_argument(
         "--speculate",
@@ -183,13 +203,6 @@ def add_speculation(parser: argparse._ActionsContainer) -> None:
         "followed before (auto, ngram), by a smaller model of the same tokenizer (draft=MODEL), by "
         "a copy of this one that is quantised when it is loaded (self=SCHEME; for weights of 16 "
         "bits), or not (off; default auto)",
-    )
-    parser.add_argument(
-        "--speculate-rule",
-        choices=SPECULATION_RULES,
-        default=SPECULATION_RULES[0],
-        help="take the guesses that are what would be written without them (exact, default); or as "
-        "many as keep the distribution of sampled texts, but not each text (leviathan)",
     )
 
 
@@ -275,5 +288,6 @@ def load_engine(
             cache_tokens=cache_tokens,
             speculate=arguments.speculate,
             speculate_rule=arguments.speculate_rule,
+            lookup_traffic=arguments.lookup_traffic,
             progress=progress,
         )

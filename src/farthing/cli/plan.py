@@ -35,7 +35,9 @@ configure = _configure
 
 @dataclass(frozen=True)
 class Answer:
-    """Everything there is to tell. `nearest` is filled where nothing fits."""
+    """Everything there is to tell. `nearest` is filled where nothing fits; `speculate` is what was
+    typed.
+    """
 
     asked: Asked
     machine: Machine
@@ -46,6 +48,7 @@ class Answer:
     room_source: str
     nearest: list[Nearest]
     reachable: str
+    speculate: str | None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -118,6 +121,7 @@ def _answer(arguments: argparse.Namespace) -> Answer:
         source,
         nearest,
         reachable,
+        arguments.speculate if arguments.sources.get("speculate") == "--speculate" else None,
     )
 
 
@@ -139,6 +143,8 @@ def _subject(
         threads=min(arguments.threads or usable_cores(), usable_cores()),
         file_bytes=asked.file_bytes,
         reserve=asked.reserve,
+        draft_rows=asked.draft_rows,
+        draft=asked.draft,
     )
 
 

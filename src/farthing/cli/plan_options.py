@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from farthing.cli.options import positive
+from farthing.cli.options import add_guessing, positive
 from farthing.cli.plan_machine import ceilings
 from farthing.core import ActivationMode, KVDtype
 
@@ -32,6 +32,7 @@ machine, else from a quick measurement of what the machine can do at most; which
 examples:
   farthing plan smollm2-135m
   farthing plan model.gguf --context 8192 --users 16 --kv-dtype int8
+  farthing plan folder --speculate draft=smaller.gguf
   farthing plan owner/name --memory 16GiB --weights bf16,int8,int4 --plot frontier.svg
   farthing plan --params 13e9 --layers 40 --kv-heads 40 --head-dim 128 --memory 8GiB --weights int4
   farthing plan model.gguf --slo ttft=2s,tpot=100ms --price-per-hour 0.40 --lengths lengths.txt
@@ -104,6 +105,7 @@ def _add_memory(group: argparse._ArgumentGroup) -> None:
         default=KVDtype.BF16.value,
         help=f"how keys and values are stored: {', '.join(KVDtype)} (default bf16)",
     )
+    add_guessing(group)
 
 
 def _add_traffic(group: argparse._ArgumentGroup) -> None:
@@ -141,7 +143,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--slo", metavar="LIMITS", help="how soon and how fast answers must come")
     group.add_argument(
         "--price-per-hour",
-        type=_price,
+        type=price,
         metavar="X",
         help="of the machine, in any money: prices for a million tokens are told in it",
     )
@@ -212,7 +214,8 @@ def _parameters(text: str) -> int:
     return int(number)
 
 
-def _price(text: str) -> float:
+def price(text: str) -> float:
+    """An argparse type: a number from 0, in any money."""
     try:
         number = float(text)
     except ValueError:

@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 from farthing.cli.config import DEFAULT_SOURCE
 from farthing.cli.plan_options import listed
 from farthing.core import KVDtype, RequestError
+from farthing.engine.draft_copy import copy_in
+from farthing.engine.drafting import drafting_of, refuse_larger
+from farthing.plan.memory import DRAFT_ROWS
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
+    from farthing.engine.drafting import Drafting
     from farthing.models.load import Model
     from farthing.plan.precision import Precision
     from farthing.plan.shapes import Shape
@@ -27,7 +32,10 @@ _EXAMPLES_ALLOW = {"examples", "json", "model", "config", "kv_dtype"}
 
 @dataclass(frozen=True)
 class Asked:
-    """What the plan is about: a model read from its headers, or a shape. `path` is where it is."""
+    """What the plan is about: a model read from its headers, or a shape. `path` is where it is.
+
+    `draft` gives the model that guesses beside it, of its target in one precision.
+    """
 
     model: Model | None
     shape: Shape | None
@@ -35,6 +43,8 @@ class Asked:
     path: str | None
     file_bytes: int
     reserve: int
+    draft_rows: int = 0
+    draft: Callable[[Model], Model] | None = None
 
     @property
     def context_length(self) -> int | None:
@@ -73,6 +83,11 @@ def refuse_contradictions(arguments: argparse.Namespace) -> None:
     if (given or arguments.heads) and len(given) < len(_SHAPE_FLAGS):
         missing = [f"--{n.replace('_', '-')}" for n in _SHAPE_FLAGS if n not in given]
         raise RequestError(f"a shape needs {', '.join(missing)} as well")
+    speculated = str(sources.get("speculate")).startswith("--")
+    if given and speculated and drafting_of(arguments.speculate).has_model:
+        raise RequestError(
+            "--speculate adds a second model to MODEL, and nothing to a shape: leave it out"
+        )
     if not given and arguments.model is None:
         raise RequestError(
             "MODEL is missing: give it (farthing plan smollm2-135m), or --params, --layers, "
@@ -106,8 +121,33 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
         return Asked(None, shape, name, None, 0, DEFAULT_RESERVE if reserve is None else reserve)
     from farthing.cli.plan_source import described
 
+    drafting = drafting_of(arguments.speculate)
+    rows = 0 if drafting.way == "off" else DRAFT_ROWS
+    draft = _draft_of(drafting, quiet=arguments.json)
     with described(arguments.model, quiet=arguments.json) as found:
-        return Asked(found.model, None, arguments.model, found.where, found.bytes, reserve or 0)
+        return Asked(
+            *(found.model, None, arguments.model, found.where, found.bytes, reserve or 0),
+            draft_rows=rows,
+            draft=draft,
+        )
+
+
+def _draft_of(drafting: Drafting, *, quiet: bool) -> Callable[[Model], Model] | None:
+    """What guesses beside a target, once that is known."""
+    from farthing.cli.plan_source import described
+
+    if drafting.way == "self":
+        return lambda target: copy_in(target, drafting.source)
+    if drafting.way != "draft":
+        return None
+    with described(drafting.source, quiet=quiet) as found:
+        draft = found.model
+
+    def fitting(target: Model) -> Model:
+        refuse_larger(draft, target)
+        return draft
+
+    return fitting
 
 
 def traffics_of(arguments: argparse.Namespace, longest: int | None) -> tuple[Traffic, ...]:

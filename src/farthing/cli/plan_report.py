@@ -237,11 +237,12 @@ def _advice(answer: Answer) -> list[str]:
     cell = max(best, key=lambda each: (each.users, each.context))
     if answer.asked.model is None or answer.question.users is None or cell.weights != "stored":
         return []
+    guessing = "" if answer.speculate is None else f" --speculate {answer.speculate}"
     return [
         f"to serve that with {_called(cell)}:",
         (
             f"  farthing serve {answer.asked.name} --context {cell.context} --slots {cell.users} "
-            f"--cache-tokens {cell.needed_tokens} --kv-dtype {cell.kv_dtype}"
+            f"--cache-tokens {cell.needed_tokens} --kv-dtype {cell.kv_dtype}{guessing}"
         ),
     ]
 

@@ -71,6 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scheme",
         required=True,
+        type=str.lower,
         choices=(*schemes, *SHORT),
         metavar="SCHEME",
         help="see the list below",
@@ -86,6 +87,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--method",
         action="extend",
         nargs="+",
+        type=str.lower,
         choices=[str(method) for method in Method],
         metavar="METHOD",
         help="calibrate: see the list below",
@@ -94,7 +96,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--calibrate",
         metavar="TEXT",
         help="the text to calibrate with: a file, or default (a book that comes with farthing); "
-        "without a method it weighs the search of schemes that search (K-quants, iq4_nl)",
+        "without a method it weighs the search for scales (of GGUF's schemes of 6 bits and fewer)",
     )
     parser.add_argument(
         "--no-receipt", action="store_true", help="do not measure the result against its source"

@@ -19,7 +19,7 @@ from farthing.cli.options import (
 )
 from farthing.cli.process import say
 from farthing.cli.terminal import write
-from farthing.core import RequestError
+from farthing.core import SPECULATION_RULES, RequestError
 
 if TYPE_CHECKING:
     import argparse
@@ -92,7 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
         from farthing.cli.batch import run_batch
         from farthing.cli.batch_requests import Defaults
 
-        return run_batch(arguments, Defaults(sampling, arguments.raw, system))
+        loose = arguments.speculate_rule != SPECULATION_RULES[0]
+        return run_batch(arguments, Defaults(sampling, arguments.raw, system, loose))
     return _run_one(arguments, sampling, system)
 
 

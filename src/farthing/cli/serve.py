@@ -157,6 +157,7 @@ def _model_options(arguments: argparse.Namespace) -> ModelOptions:
         threads=arguments.threads,
         speculate=arguments.speculate,
         speculate_rule=arguments.speculate_rule,
+        lookup_traffic=arguments.lookup_traffic,
     )
 
 

@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any
 from farthing import __version__
 from farthing.cli.config import DEFAULT_SOURCE
 from farthing.cli.plan_report import shown_size, sum_facts, sum_table
+from farthing.cli.process import say
 from farthing.cli.progress import terminal_progress
 from farthing.cli.terminal import write_table
 from farthing.core import DoesNotFitError
 from farthing.files.catalog import resolve
 from farthing.plan.memory import require_room
-from farthing.serve.loading import sizes_of
+from farthing.serve.loading import prospect_of
 from farthing.serve.run import refuse_early
 from farthing.serve.settings import Settings
 
 if TYPE_CHECKING:
     import argparse
 
-    from farthing.plan.sum import MemorySum
-    from farthing.serve.loading import ModelOptions
-    from farthing.serve.sizing import Sizes
+    from farthing.serve.loading import ModelOptions, Prospect
 
 _MODEL_FLAGS = (
     "model",
@@ -35,6 +34,7 @@ _MODEL_FLAGS = (
     "activations",
     "speculate",
     "speculate_rule",
+    "lookup_traffic",
 )
 _MASK = "***"
 
@@ -45,20 +45,26 @@ def check(settings: Settings, options: ModelOptions, arguments: argparse.Namespa
     Fetches the model where it is not on disk, as serving it would, and reads no weights.
     """
     refuse_early(settings)
+    store = settings.prefix_store_bytes if settings.prefix_store else 0
     with terminal_progress(quiet=arguments.json) as progress:
         path = resolve(options.model, progress)
-    store = settings.prefix_store_bytes if settings.prefix_store else 0
-    sizes, memory = sizes_of(options, path, store)
+        prospect = prospect_of(options, path, store, progress)
     try:
-        require_room(sizes.plan, sizes.room)
+        require_room(prospect.sizes.plan, prospect.sizes.room)
         advice = None
     except DoesNotFitError as error:
         advice = str(error)
+    threads = prospect.sizes.plan.threads
+    if options.threads is not None and options.threads > threads:
+        say(
+            f"warning: {options.threads} threads are asked for, and {threads} will run: so many "
+            "cores are usable"
+        )
     configuration = _configuration(settings, arguments)
     if arguments.json:
-        _print_json(str(path), configuration, sizes, memory, advice)
+        _print_json(str(path), configuration, prospect, advice)
     else:
-        _print(str(path), configuration, sizes, memory, advice)
+        _print(str(path), configuration, prospect, advice)
     return 0 if advice is None else DoesNotFitError.exit_code
 
 
@@ -83,10 +89,10 @@ def _configuration(
 def _print_json(
     path: str,
     configuration: dict[str, tuple[object, str]],
-    sizes: Sizes,
-    memory: MemorySum,
+    prospect: Prospect,
     advice: str | None,
 ) -> None:
+    sizes, memory = prospect.sizes, prospect.memory
     plan = sizes.plan
     whole: dict[str, Any] = {
         "version": __version__,
@@ -103,6 +109,10 @@ def _print_json(
             "kv_dtype": plan.kv_dtype.value,
             "why": sizes.why,
         },
+        "profile": {
+            "measured": prospect.profile and prospect.profile.measured,
+            "why_none": prospect.why_no_profile or None,
+        },
         "memory_bytes": memory.groups(),
         "sum": sum_facts(memory),
         "needed_bytes": sizes.needed,
@@ -116,10 +126,10 @@ def _print_json(
 def _print(
     path: str,
     configuration: dict[str, tuple[object, str]],
-    sizes: Sizes,
-    memory: MemorySum,
+    prospect: Prospect,
     advice: str | None,
 ) -> None:
+    sizes, memory = prospect.sizes, prospect.memory
     plan = sizes.plan
     values = {name: _shown(value) for name, (value, _) in configuration.items()}
     width = max(map(len, values))
@@ -132,6 +142,11 @@ def _print(
     print(
         f"a context of {plan.context_length:,} tokens, a {plan.kv_dtype.value} cache of "
         f"{plan.cache_tokens:,}, {plan.slots} slots, {plan.threads} threads\n  {sizes.why}"
+    )
+    print(
+        f"times are foretold by the profile of {prospect.profile.measured}"
+        if prospect.profile
+        else f"times are learned from steps as they run: {prospect.why_no_profile}"
     )
     print("it fits" if advice is None else f"it does not fit: {advice}")
 

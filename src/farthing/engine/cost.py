@@ -130,6 +130,10 @@ class StepCost:
         """What such a step should take; 0 before anything was observed."""
         return _dot(self._coefficients, _terms(shape))
 
+    def seen(self, tokens: int) -> bool:
+        """Whether a step of about so many tokens was observed."""
+        return tokens.bit_length() in self._usual
+
     def affordable(self, shape: StepShape, position: int, seconds: float) -> int:
         """How many tokens of a prompt that stands at `position` may join a step of `shape`, with a
         row for the last, so that it takes at most `seconds`.

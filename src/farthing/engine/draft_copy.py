@@ -11,6 +11,7 @@ import numpy as np
 
 from farthing.core import RequestError, StoredTensor, UnsupportedModelError
 from farthing.files.formats import stored_bytes
+from farthing.plan.precision import PRECISIONS
 from farthing.quant.formats import WRITABLE_FORMATS, bits_per_weight, decode, encode
 
 if TYPE_CHECKING:
@@ -24,39 +25,67 @@ _WIDE_BITS = 16
 
 
 def copy_in(model: Model, scheme: str) -> Model:
-    """The model with every matrix in the format that `scheme` spells: int4-g128, q4_0, ...
+    """The model with every matrix in the format that `scheme` spells: int4, int4-g64, q4_0, ...
 
-    A matrix is encoded each time it is read, which a backend does once, as it packs it. Raises
-    `RequestError` for a scheme that is none, that does not divide a row, or that makes nothing
-    smaller: of a model that is quantised already.
+    Raises `RequestError` for a scheme that is none, that does not divide a row, or that makes
+    nothing smaller: of a model that is quantised already.
     """
-    name = scheme.upper().replace("-", "_")
+    short = PRECISIONS.get(scheme.lower())
+    name = (short and short.format) or scheme.upper().replace("-", "_")
     if name not in WRITABLE_FORMATS:
         known = ", ".join(each.lower().replace("_", "-") for each in WRITABLE_FORMATS)
         raise RequestError(f"--speculate self={scheme:.40}: no such scheme; there are {known}")
-    matrices = {
-        weight: declared.shape
-        for weight, declared in model.program.weights.items()
-        if len(declared.shape) == 2
-    }
+    narrow = narrow_matrix(model)
+    if narrow is not None:
+        raise RequestError(
+            f"--speculate self={scheme}: {model.name} has its weights as {model.formats[narrow]}, "
+            "and a copy of them would be no cheaper to run: this is for models of 16 bits; name a "
+            "smaller model (draft=MODEL) or look up (ngram)"
+        )
+    try:
+        return stored_again(model, name)
+    except UnsupportedModelError as error:
+        raise RequestError(f"--speculate self={scheme}: {error}") from None
+
+
+def narrow_matrix(model: Model) -> str | None:
+    """The first matrix of fewer than 16 bits a weight, None where there is none."""
+    return next(
+        (
+            weight
+            for weight, shape in _matrices(model).items()
+            if bits_per_weight(model.formats[weight], shape) < _WIDE_BITS
+        ),
+        None,
+    )
+
+
+def stored_again(model: Model, name: str) -> Model:
+    """The model with every matrix in the format of that name.
+
+    A matrix is encoded each time it is read, which a backend does once, as it packs it. Raises
+    `UnsupportedModelError` where the format's blocks do not divide the rows of one.
+    """
+    matrices = _matrices(model)
     for weight, shape in matrices.items():
-        stored = model.formats[weight]
-        if bits_per_weight(stored, shape) < _WIDE_BITS:
-            raise RequestError(
-                f"--speculate self={scheme}: {model.name} has its weights as {stored}, and a copy "
-                "of them would be no cheaper to run: this is for models of 16 bits; name a smaller "
-                "model (draft=MODEL) or look up (ngram)"
-            )
         try:
             stored_bytes(name, shape)
         except UnsupportedModelError as error:
-            raise RequestError(f"--speculate self={scheme}: {weight}: {error}") from None
+            raise UnsupportedModelError(f"{weight}: {error}") from None
     return replace(
         model,
         name=f"{model.name} as {name}",
         tensors=_Copies(model, frozenset(matrices), name),
         formats=MappingProxyType({**model.formats, **dict.fromkeys(matrices, name)}),
     )
+
+
+def _matrices(model: Model) -> dict[str, tuple[int, ...]]:
+    return {
+        weight: declared.shape
+        for weight, declared in model.program.weights.items()
+        if len(declared.shape) == 2
+    }
 
 
 class _Copies(Mapping[str, StoredTensor]):

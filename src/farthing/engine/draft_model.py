@@ -22,8 +22,10 @@ import numpy as np
 from farthing.core import StepPlan
 from farthing.engine.cost import StepCost, StepShape, attended
 from farthing.engine.kv import BlockPool, blocks_for
+from farthing.engine.probe import Probe
 from farthing.engine.rows import FixedRows
 from farthing.engine.sampler import probabilities, sample
+from farthing.plan.memory import CATCH_UP_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as ListOf
@@ -34,9 +36,6 @@ if TYPE_CHECKING:
     from farthing.core import SamplingRows, StepResult
     from farthing.engine.rows import View
     from farthing.engine.sequence import Sequence
-
-CATCH_UP_TOKENS = 64
-"""The most tokens that are read in one go, all sequences together, before guesses are made."""
 
 
 class _Cache:
@@ -146,9 +145,17 @@ class ModelDrafter:
         """See `Drafter`."""
         self._backend.close()
 
+    def matched(self, sequence: Sequence) -> int:
+        """See `Drafter`."""
+        return 0
+
     def chances(self, sequence: Sequence) -> list[NDArray[np.float64]]:
         """See `Drafter`."""
         return self._chances.get(sequence, [])
+
+    def probe(self) -> Probe:
+        """See `CostlyDrafter`."""
+        return Probe(self._backend, self._pool, self.cost)
 
     def pass_seconds(self, count: int, context: int) -> float:
         """See `CostlyDrafter`."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from farthing.engine.cost import StepCost
+    from farthing.engine.probe import Probe
     from farthing.engine.sequence import Sequence
 
 
@@ -20,16 +22,20 @@ class Draft:
 
     Where its text is constrained, `masks` has the tokens allowed after each of them. `chances` are
     the distributions that they were drawn from, each (vocabulary,) float64, empty where nothing was
-    drawn: a guess that is looked up has probability 1.
+    drawn: a guess that is looked up has probability 1. `matched` is the drafter's.
     """
 
     tokens: list[int]
     masks: list[NDArray[np.uint32]] = field(default_factory=list)
     chances: list[NDArray[np.float64]] = field(default_factory=list)
+    matched: int = 0
 
     def cut(self, length: int) -> Draft:
         """Its first guesses."""
-        return Draft(self.tokens[:length], self.masks[:length], self.chances[:length])
+        if length >= len(self.tokens):
+            return self
+        masks, chances = self.masks[:length], self.chances[:length]
+        return Draft(self.tokens[:length], masks, chances, self.matched)
 
 
 class Drafter(Protocol):
@@ -39,6 +45,11 @@ class Drafter(Protocol):
         """For each sequence up to so many tokens that may follow its known ones.
 
         None for no idea. `most` are at least 1.
+        """
+
+    def matched(self, sequence: Sequence) -> int:
+        """How many of the last known tokens the guesses just proposed would have got right, as far
+        as that is known: where they stood before, and these were found.
         """
 
     def chances(self, sequence: Sequence) -> list[NDArray[np.float64]]:
@@ -54,10 +65,15 @@ class Drafter(Protocol):
 class CostlyDrafter(Drafter, Protocol):
     """A Drafter whose guesses take time: how many are wanted is decided before they are made.
 
-    `spent` are the seconds that it took so far. It knows nothing of a cost before it took any.
+    `spent` are the seconds that it took so far; `cost` learns from its steps, and knows nothing
+    before the first.
     """
 
     spent: float
+    cost: StepCost
+
+    def probe(self) -> Probe:
+        """The steps that show what guesses take."""
 
     def pass_seconds(self, count: int, context: int) -> float:
         """What one more guess for `count` sequences takes, which have `context` tokens in all."""

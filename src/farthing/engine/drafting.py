@@ -7,12 +7,23 @@ from math import prod
 from typing import TYPE_CHECKING, Literal
 
 from farthing.core import SPECULATION_RULES, SPECULATIONS, RequestError
+from farthing.engine.draft_copy import copy_in
+from farthing.files.catalog import resolve
+from farthing.files.checkpoint import open_checkpoint
+from farthing.models.load import load_model
 
 if TYPE_CHECKING:
     from farthing.backends import Backend
     from farthing.engine.speculate import Speculation
+    from farthing.files.checkpoint import Checkpoint
+    from farthing.files.progress import Progress
     from farthing.models.load import Model
     from farthing.text.tokenizer import Tokenizer
+
+MOST_TRAFFIC = 1 << 24
+"""Tokens of recent texts that may be kept."""
+
+LOOKUPS = tuple(each for each in SPECULATIONS if each != "off")
 
 Way = Literal["off", "lookup", "draft", "self"]
 
@@ -21,12 +32,14 @@ Way = Literal["off", "lookup", "draft", "self"]
 class Drafting:
     """How tokens are guessed ahead, and by which rule guesses are taken.
 
-    `source` is the draft model to load, or the scheme of the target's copy.
+    `source` is the draft model to load, or the scheme of the target's copy; `traffic` the tokens of
+    recent texts that are looked up in besides the text itself.
     """
 
     way: Way
     source: str = ""
     rule: str = SPECULATION_RULES[0]
+    traffic: int = 0
 
     @property
     def has_model(self) -> bool:
@@ -34,13 +47,25 @@ class Drafting:
         return self.way in ("draft", "self")
 
 
-def drafting_of(speculate: str, rule: str = SPECULATION_RULES[0]) -> Drafting:
-    """What `--speculate` and `--speculate-rule` ask for. Raises `RequestError` for what is none."""
+def drafting_of(speculate: str, rule: str = SPECULATION_RULES[0], traffic: int = 0) -> Drafting:
+    """What `--speculate`, `--speculate-rule` and `--lookup-traffic` ask for.
+
+    Raises `RequestError` for what is none, and for traffic where nothing is looked up.
+    """
     if rule not in SPECULATION_RULES:
         known = ", ".join(SPECULATION_RULES)
         raise RequestError(f"speculate_rule must be one of {known}, not {rule!r:.40}")
+    if type(traffic) is not int or not 0 <= traffic <= MOST_TRAFFIC:
+        raise RequestError(
+            f"lookup_traffic is from 0 (none) to {MOST_TRAFFIC:,} tokens, not {traffic!r:.40}"
+        )
+    if traffic and speculate not in LOOKUPS:
+        raise RequestError(
+            f"lookup_traffic is for guesses that are looked up (speculate {' or '.join(LOOKUPS)}), "
+            f"and speculate is {speculate!r:.80}: leave one of them out"
+        )
     if speculate in SPECULATIONS:
-        return Drafting("off" if speculate == "off" else "lookup", rule=rule)
+        return Drafting("off" if speculate == "off" else "lookup", rule=rule, traffic=traffic)
     name, equals, source = speculate.partition("=")
     if equals and source:
         if name == "draft":
@@ -53,6 +78,29 @@ def drafting_of(speculate: str, rule: str = SPECULATION_RULES[0]) -> Drafting:
     )
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A model that guesses: a file's, or without a `checkpoint` a copy of the target."""
+
+    model: Model
+    checkpoint: Checkpoint | None = None
+
+
+def draft_of(drafting: Drafting, target: Model, progress: Progress) -> Draft | None:
+    """The second model, of which no weight is read yet; None where none guesses.
+
+    Raises what `resolve`, `open_checkpoint`, `load_model`, `refuse_larger` and `copy_in` raise.
+    """
+    if drafting.way == "self":
+        return Draft(copy_in(target, drafting.source))
+    if drafting.way != "draft":
+        return None
+    checkpoint = open_checkpoint(resolve(drafting.source, progress))
+    draft = load_model(checkpoint)
+    refuse_larger(draft, target)
+    return Draft(draft, checkpoint)
+
+
 def speculation_of(drafting: Drafting, draft: Backend | None = None) -> Speculation | None:
     """What guesses in an engine, None for nothing; `draft` runs the second model."""
     if drafting.way == "off":
@@ -61,8 +109,10 @@ def speculation_of(drafting: Drafting, draft: Backend | None = None) -> Speculat
 
     if draft is None:
         from farthing.engine.lookup import LookupDrafter
+        from farthing.engine.recent import RecentTexts
 
-        return Speculation(LookupDrafter(), rule=drafting.rule)
+        recent = RecentTexts(drafting.traffic) if drafting.traffic else None
+        return Speculation(LookupDrafter(recent), rule=drafting.rule)
     from farthing.engine.draft_model import ModelDrafter
 
     drafter = ModelDrafter(draft, keeps_chances=drafting.rule == "leviathan")

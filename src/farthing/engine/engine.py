@@ -28,12 +28,13 @@ from farthing.engine.stream import Stream, interleaved
 from farthing.text.stream import StreamDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from farthing.backends import Backend
     from farthing.core import ActivationMode, Constraint, KVDtype
     from farthing.engine.charge import Pace
     from farthing.engine.completion import Completion, Delta
+    from farthing.engine.cost import StepShape
     from farthing.engine.load import LoadProgress, LoadReport
     from farthing.engine.prefix import PrefixIndex
     from farthing.engine.prompt_rows import TokenLogprob
@@ -101,6 +102,7 @@ class Engine:
         queue_tokens: int | None = None,
         speculate: str = "auto",
         speculate_rule: str = "exact",
+        lookup_traffic: int = 0,
         progress: LoadProgress | None = None,
     ) -> Engine:
         """Loads a model by path, folder, hub id or catalog name; see `farthing.engine.load`.
@@ -109,8 +111,9 @@ class Engine:
         or `sequences` texts of that length; at most `slots` run at once. `latency_target`,
         `sharing` and `weights` are as in `Policy`, `queue_tokens` as in `Engine`. `speculate` is
         "auto", "ngram", "draft=MODEL", "self=SCHEME" or "off": how tokens are guessed ahead, and
-        `speculate_rule` "exact" or "leviathan": which are taken (`drafting.py`). `threads` is one
-        for each core that this process may use. Raises `FileFormatError` or
+        `speculate_rule` "exact" or "leviathan": which are taken (`drafting.py`); `lookup_traffic`
+        tokens of texts that ended are looked up in, by the same key alone. `threads` is one for
+        each core that this process may use. Raises `FileFormatError` or
         `UnsupportedModelError` for the file, `DownloadError` when it cannot be fetched,
         `DoesNotFitError` when the memory does not suffice, before any is taken.
         """
@@ -131,6 +134,7 @@ class Engine:
             queue_tokens=queue_tokens,
             speculate=speculate,
             speculate_rule=speculate_rule,
+            lookup_traffic=lookup_traffic,
             progress=progress,
         )
 
@@ -200,6 +204,24 @@ class Engine:
     def pace(self, running: int, context: int) -> Pace:
         """How fast it goes with `running` texts that have `context` tokens in all."""
         return pace_of(self._loop.scheduler, running, context)
+
+    def expect(
+        self,
+        steps: Iterable[tuple[StepShape, float]],
+        guesses: Iterable[tuple[StepShape, float]] = (),
+    ) -> None:
+        """Takes in what steps should take, in seconds, as if they had run (`foretold.py`).
+
+        `guesses` are steps of the model that guesses.
+        """
+
+        def observe(scheduler: Scheduler, _: Backend) -> None:
+            for shape, seconds in steps:
+                scheduler.cost.observe(shape, seconds)
+            if scheduler.speculation is not None:
+                scheduler.speculation.expect(guesses)
+
+        self._loop.between_steps(observe)
 
     @overload
     def generate(

@@ -11,14 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from farthing.core import ActivationMode, DoesNotFitError, KVDtype, RequestError
-from farthing.engine.draft_copy import copy_in
-from farthing.engine.draft_model import CATCH_UP_TOKENS
-from farthing.engine.drafting import (
-    drafting_of,
-    refuse_larger,
-    refuse_other_tokens,
-    speculation_of,
-)
+from farthing.engine.drafting import draft_of, drafting_of, refuse_other_tokens, speculation_of
 from farthing.engine.engine import Engine
 from farthing.engine.limits import Policy
 from farthing.files.catalog import resolve
@@ -26,7 +19,7 @@ from farthing.files.checkpoint import has_receipt, open_checkpoint
 from farthing.files.progress import Progress
 from farthing.models.load import load_model
 from farthing.plan.machine import usable_cores
-from farthing.plan.memory import DRAFT_ROWS, plan_memory, require_room
+from farthing.plan.memory import DRAFT_ROWS, plan_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -34,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from farthing.engine.drafting import Drafting
+    from farthing.engine.drafting import Draft, Drafting
     from farthing.files.checkpoint import Checkpoint
     from farthing.models.load import Model
     from farthing.plan.memory import MemoryPlan
@@ -119,6 +112,7 @@ def load(
     queue_tokens: int | None = None,
     speculate: str = "auto",
     speculate_rule: str = "exact",
+    lookup_traffic: int = 0,
     progress: LoadProgress | None = None,
     planner: Callable[..., MemoryPlan] = plan_memory,
 ) -> Engine:
@@ -139,7 +133,7 @@ def load(
         if number is not None and type(number) is not int:
             raise RequestError(f"{name} must be a whole number, not {number!r:.40}")
     policy = Policy(latency_target, sharing, {} if weights is None else weights, slots)
-    drafting = drafting_of(speculate, speculate_rule)
+    drafting = drafting_of(speculate, speculate_rule, lookup_traffic)
     cores = usable_cores()
     asked = cores if threads is None else threads
     progress = LoadProgress() if progress is None else progress
@@ -149,7 +143,7 @@ def load(
     with clock.phase("open"):
         checkpoint = open_checkpoint(path)
         loaded = load_model(checkpoint)
-        draft = _draft_of(drafting, loaded, progress)
+        draft = draft_of(drafting, loaded, progress)
     with clock.phase("plan"):
         plan = planner(
             loaded,
@@ -161,10 +155,9 @@ def load(
             activations=mode,
             threads=min(asked, cores),
             draft_rows=0 if drafting.way == "off" else DRAFT_ROWS,
+            draft=None if draft is None else draft.model,
+            lookup_tokens=drafting.traffic,
         )
-        if draft is not None:
-            draft = replace(draft, plan=_draft_plan(draft.model, plan))
-            require_room(plan, beside=draft.plan)
     policy = replace(policy, slots=plan.slots)
     try:
         return _allocated(
@@ -185,7 +178,7 @@ def _allocated(
     policy: Policy,
     queue_tokens: int | None,
     drafting: Drafting,
-    draft: _Draft | None,
+    draft: Draft | None,
     threads_asked: int,
     clock: _Clock,
 ) -> Engine:
@@ -205,17 +198,17 @@ def _allocated(
     drafts = None
     try:
         tokenizer, chat_template, clock.phases["tokenizer"] = reading.result()
-        if draft is not None and draft.plan is not None:
+        if draft is not None and plan.draft is not None:
             if draft.checkpoint is not None:
                 from farthing.text.load import load_tokenizer
 
                 refuse_other_tokens(load_tokenizer(draft.checkpoint), tokenizer)
             with clock.phase("draft"):
-                drafts = NativeBackend(draft.model, draft.plan)
+                drafts = NativeBackend(draft.model, plan.draft)
     except BaseException:
         backend.close()
         raise
-    report = _report(path, checkpoint, loaded, plan, draft, threads_asked, backend.tier, clock)
+    report = _report(path, checkpoint, loaded, plan, threads_asked, backend.tier, clock)
     return Engine(
         backend,
         tokenizer,
@@ -224,40 +217,6 @@ def _allocated(
         policy=policy,
         queue_tokens=queue_tokens,
         speculation=speculation_of(drafting, drafts),
-    )
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """A model that guesses: a file's, or without a `checkpoint` a copy of the target."""
-
-    model: Model
-    checkpoint: Checkpoint | None = None
-    plan: MemoryPlan | None = None
-
-
-def _draft_of(drafting: Drafting, target: Model, progress: Progress) -> _Draft | None:
-    if drafting.way == "self":
-        return _Draft(copy_in(target, drafting.source))
-    if drafting.way != "draft":
-        return None
-    checkpoint = open_checkpoint(resolve(drafting.source, progress))
-    draft = load_model(checkpoint)
-    refuse_larger(draft, target)
-    return _Draft(draft, checkpoint)
-
-
-def _draft_plan(draft: Model, target: MemoryPlan) -> MemoryPlan:
-    """As many positions as the target's cache has, in steps of one token a slot and some more."""
-    return plan_memory(
-        draft,
-        context_length=min(draft.config.context_length, target.context_length),
-        cache_tokens=target.cache_tokens,
-        slots=target.slots,
-        kv_dtype=target.kv_dtype,
-        activations=target.activations,
-        threads=target.threads,
-        step_tokens=max(CATCH_UP_TOKENS, 2 * target.slots),
     )
 
 
@@ -302,12 +261,10 @@ def _report(
     checkpoint: Checkpoint,
     model: Model,
     plan: MemoryPlan,
-    draft: _Draft | None,
     threads_asked: int,
     isa: str,
     clock: _Clock,
 ) -> LoadReport:
-    drafts = {} if draft is None or draft.plan is None else {"draft": draft.plan.total_bytes}
     return LoadReport(
         model=model.name,
         path=path,
@@ -327,7 +284,7 @@ def _report(
             "weights": plan.weight_bytes,
             "cache": plan.cache_bytes,
             "working": plan.arena.total_bytes,
-            **drafts,
+            **({"draft": plan.draft_bytes} if plan.draft else {}),
         },
         formats=dict(Counter(model.formats.values()).most_common()),
         computed=computed_as(plan),

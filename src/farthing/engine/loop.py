@@ -9,6 +9,7 @@ is dropped, or the interpreter ends, it is told so by mail, and ends.
 from __future__ import annotations
 
 import atexit
+import logging
 import math
 import os
 import threading
@@ -17,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
@@ -27,6 +28,8 @@ from farthing.engine.answer import wake
 from farthing.engine.charge import charge
 from farthing.engine.cost import StepShape
 from farthing.engine.entrance import Entrance
+from farthing.engine.host_time import Decoded
+from farthing.engine.probe import GRACE_SECONDS, Probe
 from farthing.engine.sampler import sample
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from farthing.engine.sequence import FinishReason, Sequence
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _CLOSED = "the engine is closed: load the model again"
 
@@ -85,10 +90,13 @@ class Loop:
         self._until = math.inf
         self._failure: FarthingError | None = None
         self._process = os.getpid()
-        # When the last step ended, and what it took.
-        self._now = self._step_seconds = 0.0
+        # When the last step ended, and what it took: in the backend, to guess for it, to plan it.
+        self._now = self._step_seconds = self._guess_seconds = self._plan_seconds = 0.0
+        self._probes: list[Probe] = []
         if scheduler.speculation is not None:
             scheduler.speculation.aside = self._aside
+            own = Probe(backend, scheduler.pool, scheduler.cost)
+            self._probes = [own, *scheduler.speculation.probes()]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="farthing-engine", daemon=True)
         _LOOPS.add(self)
@@ -233,7 +241,7 @@ class Loop:
     def _turn(self) -> bool:
         """Reads the mail and runs a step; False when the thread is to end."""
         asleep = not self._answers and self._until == math.inf
-        mail = self._mailbox.get() if asleep else _nothing
+        mail = self._awaited() if asleep else _nothing
         with self.state:
             mail()
             self._read_mail()
@@ -254,13 +262,43 @@ class Loop:
             self._wake()
         return goes_on
 
+    def _awaited(self) -> Callable[[], None]:
+        """The next mail. While none comes, what guesses cost is measured, where that is to be."""
+        seconds = GRACE_SECONDS
+        while self._probes and self._mailbox.empty():
+            try:
+                return self._mailbox.get(timeout=seconds)
+            except Empty:
+                self._run_probe(self._probes[0])
+                seconds = 0.0
+        return self._mailbox.get()
+
+    def _run_probe(self, probe: Probe) -> None:
+        """One step of it, for which nobody waits."""
+        with self.state:
+            plan = None if probe.done else probe.next_plan()
+        if plan is None:
+            self._probes.remove(probe)
+            return
+        try:
+            seconds = probe.run(plan)
+        except Exception as error:
+            _log.error("what guesses cost cannot be measured (%s)", error)
+            seconds = None
+        with self.state:
+            probe.take_in(plan, seconds)
+
     def _scheduled(self) -> StepPlan | None:
         """The next step; what guessing tokens for it takes is time of a backend's, too."""
         speculation = self.scheduler.speculation
         before = 0.0 if speculation is None else speculation.spent
+        started = perf_counter()
         plan = self.scheduler.schedule()
+        self._plan_seconds = perf_counter() - started
         if speculation is not None:
-            self.native_seconds += speculation.spent - before
+            self._guess_seconds = speculation.spent - before
+            self._plan_seconds -= self._guess_seconds
+            self.native_seconds += self._guess_seconds
         return plan
 
     @contextmanager
@@ -313,11 +351,13 @@ class Loop:
         return result
 
     def _commit(self, result: StepResult) -> None:
-        cost = self.scheduler.cost
-        cost.observe(self.scheduler.shape, self._step_seconds)
-        charge(self.scheduler.planned, cost, self._step_seconds)
+        started = perf_counter()
+        scheduler, cost = self.scheduler, self.scheduler.cost
+        shape, texts, drafts = scheduler.shape, len(scheduler.planned), scheduler.drafted
+        cost.observe(shape, self._step_seconds)
+        charge(scheduler.planned, cost, self._step_seconds)
         try:
-            gained = self.scheduler.commit(result)
+            gained = scheduler.commit(result)
         except FarthingError as error:
             self._fail(error)
             return
@@ -333,6 +373,13 @@ class Loop:
             elif answer.queued_tokens:
                 self._leave_queue(answer)
             answer.show(self._waiters)
+        if scheduler.speculation is not None and shape.tokens == shape.rows:
+            host = self._plan_seconds + perf_counter() - started
+            gain = len(scheduler.kept)
+            step = Decoded(
+                shape, texts, drafts, gain, self._step_seconds, self._guess_seconds, host
+            )
+            scheduler.speculation.account(step, cost, scheduler.counters.drafts)
 
     def _fail(self, error: FarthingError) -> None:
         """Ends the answers of the plan made last."""

@@ -135,6 +135,11 @@ class Scheduler:
         return self._step.shape
 
     @property
+    def drafted(self) -> int:
+        """How many sequences of the plan made last feed guesses."""
+        return len(self._step.drafts)
+
+    @property
     def wants_logits(self) -> bool:
         """Whether the plan made last is to give logits, for `decided`."""
         return bool(self._step.drafts) and self.speculation is not None and self.speculation.decides
@@ -244,7 +249,7 @@ class Scheduler:
             sequence.drafted += len(draft.tokens)
             sequence.accepted += right
             if self.speculation is not None:
-                self.speculation.learn(sequence, tested, right)
+                self.speculation.learn(sequence, tested, right, draft.matched)
         return gained
 
     def _confirm(self, sequence: Sequence) -> None:

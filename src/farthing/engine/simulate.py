@@ -10,9 +10,10 @@ when nothing runs, and nobody joins until its longest member ends.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
+from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import log
 from statistics import fmean
@@ -121,14 +122,38 @@ def simulate(
     padded: bool = False,
     latency_target: float | None = Policy.latency_target,
     step_tokens: int = 512,
+    users: int | None = None,
+    pause: float = 0.0,
 ) -> Outcome:
     """Serves `jobs`, of which at most `slots` run at once, in steps of at most `step_tokens`.
+
+    With `users`, so many take the jobs in their order: each asks for its first when that arrives,
+    and for another `pause` seconds after it has the last token of one, whatever arrival that was
+    given.
 
     `padded`: in static batching, members that ended keep their place and cost what they would if
     they went on, until the batch ends; else a step holds those alone that are not at their end. No
     two prompts are alike, and the cache holds all that run. Raises `ValueError` without any job.
     """
-    return _Simulation(jobs, cost, slots, batching, padded, latency_target, step_tokens).run()
+    limits = _limits(jobs, slots, step_tokens)
+    policy = Policy(latency_target=latency_target, sharing=False, slots=slots)
+    asking = len(jobs) if users is None else users
+    scheduler = Scheduler(limits, policy=policy)
+    return _Simulation(jobs, cost, scheduler, batching, padded, asking, pause).run()
+
+
+def _limits(jobs: Sequence[Job], slots: int, step_tokens: int) -> Limits:
+    """Room for `slots` of the longest, and a block more for each, which the scheduler leaves free
+    for those that grow.
+    """
+    longest = max(job.prompt + job.output for job in jobs)
+    return Limits(
+        total_blocks=slots * (blocks_for(longest) + 1),
+        context_length=longest,
+        step_tokens=step_tokens,
+        step_rows=slots,
+        vocabulary_size=1,
+    )
 
 
 class _Simulation:
@@ -136,50 +161,53 @@ class _Simulation:
         self,
         jobs: Sequence[Job],
         cost: CostOfStep,
-        slots: int,
+        scheduler: Scheduler,
         batching: Batching,
         padded: bool,
-        latency_target: float | None,
-        step_tokens: int,
+        users: int,
+        pause: float,
     ) -> None:
-        longest = max(job.prompt + job.output for job in jobs)
-        limits = Limits(
-            # A block more for each, which the scheduler leaves free for those that grow.
-            total_blocks=slots * (blocks_for(longest) + 1),
-            context_length=longest,
-            step_tokens=step_tokens,
-            step_rows=slots,
-            vocabulary_size=1,
-        )
-        policy = Policy(latency_target=latency_target, sharing=False, slots=slots)
-        self._scheduler = Scheduler(limits, policy=policy)
+        self._scheduler = scheduler
         self._served = tuple(map(Served, jobs))
         self._cost = cost
         self._static = batching is Batching.STATIC
         # Between two steps; in continuous batching the scheduler lets wait whom it has no slot for.
+        slots = scheduler.limits.step_rows
         self._most_joining = slots if self._static else len(jobs)
         self._padded = padded and self._static
         self._now = 0.0
         self._steps = 0
+        # Those asked for and not yet submitted, a heap by arrival; the jobs after them.
+        self._coming = [(job.arrival, number) for number, job in enumerate(jobs[:users])]
+        heapify(self._coming)
+        self._later = deque(range(users, len(jobs)))
+        self._pause = pause
         # Who is in the batch, and how long those that ended would be by now if they had gone on.
         self._batch: list[Served] = []
         self._ended: list[int] = []
 
     def run(self) -> Outcome:
-        by_arrival = sorted(range(len(self._served)), key=lambda at: self._served[at].job.arrival)
-        coming = deque(by_arrival)
-        running = 0
+        coming, running = self._coming, 0
         while coming or running:
             if not running:
                 self._batch, self._ended = [], []
-                self._now = max(self._now, self._served[coming[0]].job.arrival)
+                self._now = max(self._now, coming[0][0])
             room = self._most_joining if running == 0 or not self._static else 0
-            while room and coming and self._served[coming[0]].job.arrival <= self._now:
-                self._submit(coming.popleft())
+            while room and coming and coming[0][0] <= self._now:
+                self._submit(heappop(coming)[1])
                 running += 1
                 room -= 1
-            running -= self._step()
+            ended = self._step()
+            running -= ended
+            for _ in range(min(ended, len(self._later))):
+                self._ask_again(self._later.popleft())
         return Outcome(self._served, self._steps)
+
+    def _ask_again(self, number: int) -> None:
+        """Whoever has just had an answer asks for this job soon."""
+        served, arrival = self._served[number], self._now + self._pause
+        served.job = replace(served.job, arrival=arrival)
+        heappush(self._coming, (arrival, number))
 
     def _submit(self, number: int) -> None:
         served = self._served[number]

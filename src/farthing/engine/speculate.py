@@ -16,47 +16,30 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
-from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from farthing.core import SPECULATION_RULES, RequestError
-from farthing.engine.acceptance import LONGEST_REST, MOST_DRAFTS, Acceptance, Record
+from farthing.engine.acceptance import MOST_DRAFTS, Acceptance, Record
+from farthing.engine.balance import Balance
+from farthing.engine.choice import Candidate, Chooser
 from farthing.engine.cost import StepShape
 from farthing.engine.drafter import Draft
+from farthing.engine.host_time import HostTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from collections.abc import Sequence as ListOf
     from contextlib import AbstractContextManager
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from farthing.engine.cost import StepCost
     from farthing.engine.drafter import CostlyDrafter, Drafter
+    from farthing.engine.host_time import Decoded
+    from farthing.engine.probe import Probe
     from farthing.engine.sequence import Sequence
+    from farthing.engine.verification import DraftCounts
 
 _log = logging.getLogger(__name__)
-
-_TRIALS = 0.01
-"""The part of the time of steps that is for trying what does not seem to pay."""
-
-_GOOD_RATE = 0.8
-"""Where guesses would have to be right more often to pay, nobody looks for any: that costs, too."""
-
-_MOST_TRIALS = 1.0
-"""Seconds of it that are kept at most."""
-
-
-@dataclass
-class _Candidate:
-    """A sequence that may get up to `most` guesses, and gets `length`."""
-
-    sequence: Sequence
-    record: Record
-    most: int
-    draft: Draft | None = None
-    length: int = 0
 
 
 class Speculation:
@@ -86,15 +69,17 @@ class Speculation:
             raise RequestError(f"a draft has from 1 to {MOST_DRAFTS} tokens, not {longest!r:.40}")
         self.longest = longest
         self.usual = Acceptance()
+        self.host = HostTime()
         self.aside: Callable[[], AbstractContextManager[object]] = nullcontext
         self.decides = rule == "leviathan"
         self._drafter: Drafter | None = drafter
         self._costly = costly
         self._always = always
         self._records: dict[Sequence, Record] = {}
-        # Seconds for trying, and the steps whose share is not among them yet.
-        self._trials = 0.0
-        self._steps = 0
+        self._chooser = Chooser(costly, self.host)
+        self._balance = Balance()
+        # Seconds that guesses were looked for in the step planned last.
+        self._looked = 0.0
 
     @property
     def spent(self) -> float:
@@ -108,16 +93,27 @@ class Speculation:
 
         It can take `spare` tokens more.
         """
+        self._looked = 0.0
         if self._drafter is None or not decoding:
             return {}
-        self._steps += 1
+        self._chooser.begin()
+        if not self._always and self._balance.resting(len(decoding)):
+            return {}
+        started, spent = perf_counter(), self.spent
+        chosen = self._drafts(decoding, spare, cost)
+        self._looked = perf_counter() - started - (self.spent - spent)
+        return chosen
+
+    def _drafts(
+        self, decoding: ListOf[Sequence], spare: int, cost: StepCost
+    ) -> dict[Sequence, Draft]:
         candidates = self._candidates(decoding, spare)
         if not candidates:
             return {}
-        context = sum(map(_known, decoding))
+        context = sum(len(sequence.tokens) for sequence in decoding)
         shape = StepShape(len(decoding), len(decoding), context, context)
         if self._costly is None:
-            if not self._always and _hopeless(shape, cost):
+            if not self._always and self._chooser.hopeless(shape, cost):
                 return {}
             candidates = self._guess(candidates)
             if not candidates:
@@ -128,7 +124,7 @@ class Speculation:
                 each.length = min(each.most, room)
                 room -= each.length
         else:
-            self._choose(candidates, shape, spare, cost)
+            self._chooser.choose(candidates, shape, spare, cost)
         chosen = [each for each in candidates if each.length]
         if self._costly is not None and chosen:
             chosen = self._guess_at_cost(self._costly, chosen)
@@ -136,14 +132,40 @@ class Speculation:
             each.sequence: each.draft.cut(each.length) for each in chosen if each.draft is not None
         }
 
-    def learn(self, sequence: Sequence, proposed: int, accepted: int) -> None:
-        """Of a sequence's `proposed` guesses that were put to the test, so many were right."""
+    def learn(self, sequence: Sequence, proposed: int, accepted: int, matched: int = 0) -> None:
+        """Of a sequence's `proposed` guesses that were put to the test, so many were right.
+
+        `matched` is the draft's.
+        """
         record = self._records.get(sequence)  # none of one that has just ended
         if record is None:
-            self.usual.learn(proposed, accepted)
+            self.usual.learn(proposed, accepted, matched)
         else:
             record.trying = False
-            record.acceptance.learn(proposed, accepted)
+            record.acceptance.learn(proposed, accepted, matched)
+
+    def account(self, step: Decoded, cost: StepCost, counts: DraftCounts) -> None:
+        """Learns what a step that only decoded took, and adds to `counts` what it saved."""
+        texts, shape = step.texts, step.shape
+        self.host.observe(texts, step.drafts > 0, step.host)
+        reads = shape.reads - (shape.tokens - texts)
+        plain = StepShape(texts, texts, int(shape.context * texts / shape.tokens), reads)
+        saved = self._balance.saved(step, cost.seconds(plain), self._looked)
+        if step.drafts:
+            counts.seconds_with += step.total
+            counts.saved_seconds += saved
+        else:
+            counts.seconds_without += step.total
+
+    def expect(self, steps: Iterable[tuple[StepShape, float]]) -> None:
+        """Takes in what a drafter's steps should take, in seconds, as if they had run."""
+        if self._costly is not None:
+            for shape, seconds in steps:
+                self._costly.cost.observe(shape, seconds)
+
+    def probes(self) -> list[Probe]:
+        """The steps of a drafter's that show what its guesses take."""
+        return [] if self._costly is None else [self._costly.probe()]
 
     def forget(self, sequence: Sequence) -> None:
         """A sequence runs no longer."""
@@ -160,7 +182,7 @@ class Speculation:
         if drafter is not None:
             drafter.close()
 
-    def _candidates(self, decoding: ListOf[Sequence], spare: int) -> list[_Candidate]:
+    def _candidates(self, decoding: ListOf[Sequence], spare: int) -> list[Candidate]:
         """The sequences that do not rest, and may have guesses."""
         found = []
         for sequence in decoding:
@@ -175,10 +197,10 @@ class Speculation:
             if asked is not None:
                 most = min(most, asked)
             if most > 0:
-                found.append(_Candidate(sequence, record, most))
+                found.append(Candidate(sequence, record, most))
         return found
 
-    def _guess(self, candidates: list[_Candidate]) -> list[_Candidate]:
+    def _guess(self, candidates: list[Candidate]) -> list[Candidate]:
         """Those that a draft was made for; a drafter that fails guesses no more."""
         drafter = self._drafter
         if drafter is None:
@@ -196,13 +218,13 @@ class Speculation:
             return []
         guessed = []
         for each, tokens in zip(candidates, proposed, strict=True):
-            each.draft = _draft(each.sequence, tokens[: each.most], drafter.chances(each.sequence))
+            each.draft = _draft(drafter, each.sequence, tokens[: each.most])
             if each.draft is not None:
                 each.most = len(each.draft.tokens)
                 guessed.append(each)
         return guessed
 
-    def _guess_at_cost(self, costly: CostlyDrafter, chosen: list[_Candidate]) -> list[_Candidate]:
+    def _guess_at_cost(self, costly: CostlyDrafter, chosen: list[Candidate]) -> list[Candidate]:
         """As `_guess`, of as many as were chosen; lets those rest that there is no way to."""
         before = [costly.missing(each.sequence) for each in chosen]
         for each in chosen:
@@ -211,7 +233,7 @@ class Speculation:
         for each, missing in zip(chosen, before, strict=True):
             if each.draft is None and costly.missing(each.sequence) >= missing:
                 each.record.trying = False
-                each.record.loses(_known(each.sequence))
+                each.record.loses(each.known)
         return guessed
 
     def _give_up(self, error: Exception) -> None:
@@ -224,108 +246,8 @@ class Speculation:
         self._drafter = None
         self._records.clear()
 
-    def _choose(
-        self, candidates: list[_Candidate], shape: StepShape, spare: int, cost: StepCost
-    ) -> None:
-        """Gives each candidate the length that raises the step's expected tokens a second."""
-        plain = cost.seconds(shape)
-        if plain <= 0:
-            return
-        self._trials = min(self._trials + _TRIALS * plain * self._steps, _MOST_TRIALS)
-        self._steps = 0
-        gains = sorted(
-            (
-                (gain, at, place)
-                for at, each in enumerate(candidates)
-                for place, gain in enumerate(each.record.acceptance.gains(each.most))
-            ),
-            key=lambda each: (-each[0], each[2], each[1]),
-        )[:spare]
-        passes = _Passes(self._costly)
-        expected, best, taken = float(shape.rows), plain / shape.rows, 0
-        for count, (gain, at, place) in enumerate(gains, 1):
-            expected += gain
-            length = _known(candidates[at].sequence)
-            passes.add(place, length)
-            seconds = cost.seconds(_longer(shape, count, length)) + passes.seconds
-            if seconds / expected < best:
-                best, taken = seconds / expected, count
-        for _, at, place in gains[:taken]:
-            candidates[at].length = max(candidates[at].length, place + 1)
-        saved = plain / shape.rows - best
-        for each in candidates:
-            if self._costly is not None and each.length:
-                # Who is far behind is not caught up with for the few tokens that are left.
-                seconds = self._costly.catch_up_seconds(self._costly.missing(each.sequence))
-                if seconds > saved * (each.sequence.most_tokens - _known(each.sequence)):
-                    each.length = 0
-        self._rest(candidates, shape, spare - sum(each.length for each in candidates), cost)
 
-    def _rest(
-        self, candidates: list[_Candidate], shape: StepShape, spare: int, cost: StepCost
-    ) -> None:
-        """Lets those rest that get no guess, unless it is time to try one."""
-        for each in candidates:
-            if each.length:
-                each.record.pays()
-                continue
-            record = each.record
-            if record.rest == LONGEST_REST and not record.trying and spare > 0:
-                seconds = self._trial_seconds(each.sequence, shape, cost)
-                if seconds <= self._trials:
-                    self._trials -= seconds
-                    record.trying = True
-            if record.trying and spare > 0:
-                each.length = 1
-                spare -= 1
-                if self._costly is not None:
-                    continue  # it may have to be caught up with first, over several steps
-            record.loses(_known(each.sequence))
-
-    def _trial_seconds(self, sequence: Sequence, shape: StepShape, cost: StepCost) -> float:
-        """What one guess costs."""
-        length = _known(sequence)
-        seconds = cost.seconds(_longer(shape, 1, length)) - cost.seconds(shape)
-        if self._costly is not None:
-            seconds += self._costly.pass_seconds(1, length)
-            seconds += self._costly.catch_up_seconds(self._costly.missing(sequence))
-        return seconds
-
-
-class _Passes:
-    """What the passes of a costly drafter take: each makes one guess for several sequences."""
-
-    def __init__(self, drafter: CostlyDrafter | None) -> None:
-        self.seconds = 0.0
-        self._drafter = drafter
-        self._passes: list[tuple[int, int, float]] = []
-
-    def add(self, place: int, length: int) -> None:
-        """A sequence of so many tokens has a guess at this place, too."""
-        if self._drafter is None:
-            return
-        if place == len(self._passes):
-            self._passes.append((0, 0, 0.0))
-        count, context, before = self._passes[place]
-        count, context = count + 1, context + length
-        seconds = self._drafter.pass_seconds(count, context)
-        self._passes[place] = count, context, seconds
-        self.seconds += seconds - before
-
-
-def _hopeless(shape: StepShape, cost: StepCost) -> bool:
-    """Whether even a good guess would cost more than it gains, as in a large batch."""
-    longer = cost.seconds(_longer(shape, 1, shape.context // shape.rows))
-    return longer * shape.rows >= cost.seconds(shape) * (shape.rows + _GOOD_RATE)
-
-
-def _known(sequence: Sequence) -> int:
-    return len(sequence.tokens)
-
-
-def _draft(
-    sequence: Sequence, tokens: list[int], chances: list[NDArray[np.float64]]
-) -> Draft | None:
+def _draft(drafter: Drafter, sequence: Sequence, tokens: list[int]) -> Draft | None:
     # What follows an end is never fed, and neither is the end: its row says nothing of use.
     for at, token in enumerate(tokens):
         if token in sequence.ending_ids:
@@ -336,14 +258,7 @@ def _draft(
         tokens = tokens[: len(masks)]
     else:
         masks = []
-    return Draft(tokens, masks, chances[: len(tokens)]) if tokens else None
-
-
-def _longer(shape: StepShape, count: int, length: int) -> StepShape:
-    """With `count` guesses more, each of which attends to about `length` positions."""
-    return StepShape(
-        shape.tokens + count,
-        shape.rows + count,
-        shape.context + count * length,
-        shape.reads + count,
-    )
+    if not tokens:
+        return None
+    chances = drafter.chances(sequence)[: len(tokens)]
+    return Draft(tokens, masks, chances, drafter.matched(sequence))

@@ -2,14 +2,16 @@
 
 A GGUF file holds it as metadata, a string of JSON under `farthing.receipt` (spaces after it are
 padding); a folder as farthing_receipt.json beside its tensors. It names everything it depends on,
-among that a digest of the tensors: with others it is refused.
+among that digests of the tensors and of the settings that they are computed with: with others it is
+refused.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 VERSION = 1
 
 MOST_CHARACTERS = 1 << 16
+
+_NOT_SETTINGS = ("general.", "tokenizer.", "split.", "farthing.", "quantize.")
+_NOT_CONFIG = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype"})
 
 _T = TypeVar("_T")
 
@@ -117,9 +122,10 @@ class Receipt:
 
     `scheme` and `methods` are as they were asked for; `bits_per_weight` are those of the matrices,
     scales included. `calibration_sha256` is None for methods without calibration. `tensors` is the
-    `tensors_digest` of the weights. `perplexity_ratio` is paired by window, `agreement` the share
-    of positions with the reference's most likely token, `probability_rms` the root mean square
-    change of the right token's probability. `battery` is None where it was not asked.
+    `tensors_digest` of the weights, `settings` the `settings_digest`; where that is None, nothing
+    is said of the settings. `perplexity_ratio` is paired by window, `agreement` the share of
+    positions with the reference's most likely token, `probability_rms` the root mean square change
+    of the right token's probability. `battery` is None where it was not asked.
     """
 
     scheme: _Name
@@ -141,6 +147,7 @@ class Receipt:
     level: _Share
     warnings: _Several[_Sentence]
     farthing: _Name
+    settings: _Digest | None = None
     version: Literal[1] = 1
 
     def summary(self) -> str:
@@ -221,12 +228,20 @@ def stored_receipt(checkpoint: Checkpoint) -> Receipt | None:
 
 
 def check_receipt(receipt: Receipt, checkpoint: Checkpoint) -> None:
-    """Reads all weights; raises `ReceiptError` unless the receipt speaks of exactly these."""
+    """Reads all weights; raises `ReceiptError` unless the receipt speaks of exactly these, and of
+    the settings that they come with.
+    """
     found = tensors_digest(checkpoint)
     if found != receipt.tensors:
         raise ReceiptError(
             f"the receipt speaks of other weights: it was written for tensors with the digest "
             f"{receipt.tensors}, and these have {found}; measure the model again"
+        )
+    if receipt.settings not in (None, settings_digest(checkpoint)):
+        raise ReceiptError(
+            "the receipt was written for these weights with other settings: how they are computed "
+            "with (config.json, or a GGUF file's metadata) has changed since; bring the settings "
+            "back, or measure the model again"
         )
 
 
@@ -252,3 +267,24 @@ def tensors_digest(checkpoint: Checkpoint) -> str:
         digest.update(repr((name, tensor.format, tensor.shape)).encode())
         digest.update(tensor.data.data)
     return digest.hexdigest()
+
+
+def settings_digest(checkpoint: Checkpoint) -> str:
+    """A digest of what a checkpoint says of its model besides tensors, names and the tokenizer."""
+    if isinstance(checkpoint, GGUFFile):
+        settings = {
+            key: value
+            for key, value in checkpoint.metadata.items()
+            if key == "general.architecture" or not key.startswith(_NOT_SETTINGS)
+        }
+    else:
+        settings = {
+            key: value for key, value in checkpoint.config.items() if key not in _NOT_CONFIG
+        }
+    text = json.dumps(settings, sort_keys=True, default=_plain)
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A metadata array as JSON has it."""
+    return value.tolist() if hasattr(value, "tolist") else repr(value)

@@ -102,29 +102,56 @@ def lay_gguf_model(
     return lay_gguf(fields, plans)
 
 
-def make_folder(folder: Path, source: Checkpoint, own_head: bool) -> None:
+def make_folder(
+    folder: Path, source: Checkpoint, own_head: bool, layers: Sequence[int] | None = None
+) -> None:
     """Makes a folder with the source's settings, or a description.gguf of them.
 
-    `own_head`: the result has a head of its own, and the source none.
+    `own_head`: the result has a head of its own, and the source none. `layers`: it has only these
+    of the source's layers.
     """
     folder.mkdir(exist_ok=True)
     if isinstance(source, GGUFFile):
-        write_laid(folder / DESCRIPTION, lay_gguf(_fields(source), []), lambda plan: [])
+        fields = _fields(source)
+        if layers is not None:
+            key = f"{source.metadata['general.architecture']}.block_count"
+            fields[key] = number_field(key, len(layers))
+        write_laid(folder / DESCRIPTION, lay_gguf(fields, []), lambda plan: [])
         return
     for pattern in _SETTINGS:
         for file in source.folder.glob(pattern):
             shutil.copyfile(file, folder / file.name)
+    config = source.config
     if own_head:
-        _untie(folder / "config.json", source.config)
+        config = _untied(config)
+    if layers is not None:
+        config = _with_layers(config, layers)
+    if config is not source.config:
+        text = json.dumps(config, indent=2) + "\n"
+        (folder / "config.json").write_text(text, encoding="utf-8")
 
 
-def _untie(path: Path, config: dict[str, object]) -> None:
-    """Lets config.json say that the head is a matrix of its own, in each place where it could."""
+def _untied(config: dict[str, object]) -> dict[str, object]:
+    """config.json that says that the head is a matrix of its own, in each place where it could."""
     untied = {**config, "tie_word_embeddings": False}
     text = untied.get("text_config")
     if isinstance(text, dict):
         untied["text_config"] = {**text, "tie_word_embeddings": False}
-    path.write_text(json.dumps(untied, indent=2) + "\n", encoding="utf-8")
+    return untied
+
+
+def _with_layers(config: dict[str, object], layers: Sequence[int]) -> dict[str, object]:
+    """config.json of these layers alone, wherever it speaks of them."""
+    changed = dict(config)
+    if "num_hidden_layers" in changed:
+        changed["num_hidden_layers"] = len(layers)
+    types = changed.get("layer_types")
+    if isinstance(types, list):
+        changed["layer_types"] = [types[layer] for layer in layers]
+    text = changed.get("text_config")
+    if isinstance(text, dict):
+        changed["text_config"] = _with_layers(text, layers)
+    return changed
 
 
 def _fields(source: GGUFFile) -> dict[str, bytes]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from farthing.core import FarthingError, StoredTensor, UnsupportedModelError
+from farthing.files.pages import release_pages
 from farthing.models.graph import HEAD, residual_stream, untied
 from farthing.quant.formats import decode
 
@@ -74,6 +75,7 @@ class _EditedTensors(Mapping[str, StoredTensor]):
         if edit is None:
             return tensor
         weights = np.ascontiguousarray(edit(decode(tensor)), np.float32)
+        release_pages(tensor.data)
         return StoredTensor(tensor.name, "F32", weights.shape, weights.reshape(-1).view(np.uint8))
 
     def __iter__(self) -> Iterator[str]:

@@ -81,5 +81,5 @@ def check_methods(methods: Collection[Method], scheme: str) -> None:
 
 
 def weighs_search(scheme: str) -> bool:
-    """Whether a format searches for its scales, which calibration can weigh."""
-    return scheme != KEEP and format_named(scheme).searches
+    """Whether a format's scales can be searched for, which calibration weighs."""
+    return scheme != KEEP and format_named(scheme).weighed

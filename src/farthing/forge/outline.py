@@ -113,16 +113,24 @@ def check_name(out: Path, checkpoint: Checkpoint, as_gguf: bool) -> None:
     if as_gguf and out.suffix != ".gguf":
         raise FarthingError(f"the result is a GGUF file: call it {out.name}.gguf")
     if not as_gguf and out.suffix == ".gguf":
+        reason = (
+            "GGUF does not have all that it holds"
+            if isinstance(checkpoint, GGUFFile)
+            else "the source is one, too"
+        )
         raise FarthingError(
-            f"the result is a folder of safetensors, since GGUF does not have all that it holds: "
-            f"call it {out.stem}"
+            f"the result is a folder of safetensors, since {reason}: call it {out.stem}"
         )
     if isinstance(checkpoint, GGUFFile):
         # A description.gguf has its tensors beside it, in its folder.
         taken = [*checkpoint.paths, checkpoint.path.parent]
     else:
         taken = [checkpoint.folder]
-    if out.resolve() in [path.resolve() for path in taken]:
+    try:
+        itself = out.resolve() in [path.resolve() for path in taken]
+    except (OSError, RuntimeError) as error:  # the latter for links in a circle, before Python 3.13
+        raise FarthingError(f"{out} leads nowhere ({error!s:.100}): choose another name") from error
+    if itself:
         raise FarthingError(f"{out} is the model that is being read: choose another name")
 
 

@@ -1,7 +1,7 @@
 """What methods do to a model, worked out from calibration a few layers at a time.
 
 Layers are in portions, so that the Hessians of one portion take no more than `HESSIAN_BYTES`. The
-model runs over the calibration text once for each portion.
+calibration text goes through the model once, and waits between two portions.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from farthing.forge.calibrate import collect, input_sources
+from farthing.forge.calibrate import Calibrator, input_sources
 from farthing.forge.folding import Folding
-from farthing.forge.methods import SPLIT_FORMATS, Method
+from farthing.forge.methods import NEEDS_TEXT, SPLIT_FORMATS, Method
 from farthing.forge.scales import NOT_SCALED, divided, rotate, scalable_groups, smooth, weigh
 from farthing.forge.treatment import Treatment
 from farthing.quant.formats import format_named
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from farthing.forge.calibrate import Calibration, InputStatistics
+    from farthing.forge.calibrate import Calibration
+    from farthing.forge.input_sums import InputStatistics
     from farthing.forge.scales import Scaled
     from farthing.models.load import Model
     from farthing.plan.stages import Source
 
-HESSIAN_BYTES = 512 << 20
+HESSIAN_BYTES = 128 << 20
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
 
@@ -57,15 +58,31 @@ class Preparation:
         progress: Callable[[float], None],
     ) -> None:
         self._model, self._folding, self._methods = model, folding, frozenset(methods)
-        self._formats, self._calibration, self._progress = formats, calibration, progress
+        self._formats, self._progress = formats, progress
+        self._calibrator = None if calibration is None else Calibrator(model, calibration.windows)
         every = input_sources(model.program)
         linears = [op.weights[0] for op in model.program.ops if op.kind == "linear"]
         self._sources: dict[str, Source] = {name: every[name] for name in linears}
         self._coded = [name for name in linears if format_named(formats[name]).scaled]
         wants_scales = self._methods & {Method.SMOOTHQUANT, Method.AWQ}
-        self._groups = scalable_groups(model.program) if wants_scales else []
+        # Scales are for codes: what is kept beside them stays as it is. Where there are none at
+        # all, floats are smoothed for whoever rounds them later.
+        everywhere = not self._coded and Method.SMOOTHQUANT in self._methods
+        self._groups = [
+            group
+            for group in (scalable_groups(model.program) if wants_scales else ())
+            if everywhere or any(name in self._coded for name in group.weights)
+        ]
+        self._measured = {*self._coded, *(name for each in self._groups for name in each.weights)}
         self.portions = self._in_portions()
         self._first: Mapping[str, InputStatistics] = {}
+
+    @property
+    def uses_text(self) -> bool:
+        """Whether calibration decides anything about any matrix."""
+        if self._methods & NEEDS_TEXT:
+            return bool(self._measured)
+        return any(format_named(self._formats[name]).weighed for name in self._coded)
 
     @property
     def edited(self) -> frozenset[str]:
@@ -86,17 +103,17 @@ class Preparation:
         if Method.LLM_INT8 not in self._methods:
             return {}
         if not self._first:
-            self._first = self._collect(self._sources, self.portions[0])
+            self._first = self._collect(self._measured, self.portions[0])
         return self._columns(self._first)
 
     def treatment(self, number: int) -> Treatment:
         """What becomes of the weights of portion `number`."""
-        if self._calibration is None:
+        if self._calibrator is None:
             return Treatment(self._folding)
         portion = self.portions[number]
         statistics = self._first if number == 0 else {}
         if not statistics:
-            statistics = self._collect([n for n in portion if n in self._sources], portion)
+            statistics = self._collect(self._measured & portion, portion)
         self._first = {}
         statistics = {name: found for name, found in statistics.items() if name in portion}
         scaled = self._scaled(portion, statistics)
@@ -152,15 +169,13 @@ class Preparation:
             scales[name] = np.float32(most / 127 if most > 0 else 1)
         return scales
 
-    def _collect(
-        self, names: Sequence[str] | Mapping[str, Source], portion: frozenset[str]
-    ) -> dict[str, InputStatistics]:
+    def _collect(self, names: set[str], portion: frozenset[str]) -> dict[str, InputStatistics]:
         """By matrix; with the Hessians of the portion where a method needs them."""
-        assert self._calibration is not None
+        assert self._calibrator is not None
         wanted = {self._sources[name] for name in names}
         needs = self._methods & {Method.GPTQ, Method.AWQ}
-        hessians = {self._sources[name] for name in names if name in portion} if needs else set()
-        found = collect(self._model, self._calibration.windows, wanted, hessians, self._progress)
+        hessians = {self._sources[name] for name in names & portion} if needs else set()
+        found = self._calibrator.collect(wanted, hessians, self._progress)
         return {name: found[self._sources[name]] for name in names}
 
     def _in_portions(self) -> list[frozenset[str]]:
@@ -185,5 +200,5 @@ class Preparation:
         return [frozenset(portion) for portion in portions]
 
     def _hessian_bytes(self, names: set[str]) -> int:
-        sources = {self._sources[name] for name in names if name in self._sources}
+        sources = {self._sources[name] for name in names & self._measured}
         return sum(4 * self._model.program.values[each.value].width ** 2 for each in sources)

@@ -113,6 +113,12 @@ class _Making:
             wish.calibration,
             lambda share: progress("calibrate", "", share),
         )
+        if wish.calibration is not None and not self._preparation.uses_text:
+            raise FarthingError(
+                "nothing here is calibrated: all matrices of layers are kept, or in formats that "
+                "leave nothing to choose; leave the calibration text and the methods that use it "
+                "out, or choose other schemes"
+            )
 
     def planned(self) -> Outline:
         """All tensors that will be written. Calibrates where their sizes depend on it."""

@@ -13,7 +13,9 @@ from farthing.models.load import load_model
 from farthing.plan.machine import available_memory
 from farthing.plan.memory import plan_memory
 from farthing.quality.measure import TOKENS, measure, receipt_of
+from farthing.quality.subject import name_of, require_whole_head
 from farthing.quality.texts import held_out_text
+from farthing.quality.vocabulary import Vocabulary, require_same_tokenizer
 from farthing.quality.windows import WINDOW_TOKENS, cut_windows
 from farthing.text.load import load_tokenizer
 
@@ -44,11 +46,14 @@ class ReceiptWish:
 def check_measurable(wish: ReceiptWish, source: Checkpoint, bytes_written: int) -> None:
     """Raises `FarthingError` for what would keep the receipt from being measured in the end.
 
-    That is a text too short, and too little memory for the reference in float32 and what is written
-    beside it.
+    That is a text too short, a reference with another tokenizer, and too little memory for the
+    reference in float32 and what is written beside it.
     """
     reference = load_model(source if wish.reference is None else wish.reference)
+    require_whole_head(reference)
     text = held_out_text() if wish.text is None else wish.text
+    if wish.reference is not None:
+        require_same_tokenizer(_vocabulary(source), _vocabulary(wish.reference))
     cut_windows(load_tokenizer(source), text, wish.tokens, _window(reference.config.context_length))
     plan = plan_memory(
         reference,
@@ -106,6 +111,11 @@ def put_inside(receipt: Receipt, made: Path) -> None:
         (made / RECEIPT_FILE).write_text(to_json(receipt) + "\n", encoding="utf-8")
     else:
         rewrite_text(made, RECEIPT_KEY, to_json(receipt))
+
+
+def _vocabulary(checkpoint: Checkpoint) -> Vocabulary:
+    size = load_model(checkpoint).program.vocabulary_size
+    return Vocabulary(name_of(checkpoint), size, load_tokenizer(checkpoint))
 
 
 def _window(context_length: int) -> int:

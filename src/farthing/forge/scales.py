@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from farthing.files.pages import release_pages
 from farthing.forge.folding import Folding, fold_head_rotation, fold_rotation, fold_scales
 from farthing.models.graph import linear_groups
 from farthing.quant.awq import search_awq
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from farthing.forge.calibrate import InputStatistics
+    from farthing.core import StoredTensor
+    from farthing.forge.input_sums import InputStatistics
     from farthing.models.graph import LinearGroup
     from farthing.models.load import Model
     from farthing.models.program import Program
@@ -76,7 +78,7 @@ def smooth(
     for group in reversed(list(groups)):
         largest = _shared(group, statistics[group.weights[0]].largest)
         current = folding.apply(model).tensors
-        columns = [np.abs(decode(current[name])).max(axis=0) for name in group.weights]
+        columns = [np.abs(_weights(current[name])).max(axis=0) for name in group.weights]
         scales = smooth_scales(largest, _shared(group, np.max(columns, axis=0)))
         folding = folding.then(fold_scales(group, scales))
         divisors.update(dict.fromkeys(group.weights, scales))
@@ -105,7 +107,7 @@ def weigh(
         found = statistics[group.weights[0]]
         assert found.hessian is not None
         result = search_awq(
-            [decode(current[name]) for name in coded],
+            [_weights(current[name]) for name in coded],
             formats[coded[0]],
             found.hessian,
             _shared(group, found.magnitude),
@@ -125,6 +127,12 @@ def divided(statistics: InputStatistics, divisors: NDArray[np.float32]) -> Input
         square=(statistics.square / np.square(divisors)).astype(np.float32),
         hessian=None if hessian is None else divided_hessian(hessian, divisors),
     )
+
+
+def _weights(tensor: StoredTensor) -> NDArray[np.float32]:
+    weights = decode(tensor)
+    release_pages(tensor.data)
+    return weights
 
 
 def _shared(group: LinearGroup, numbers: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -14,7 +14,7 @@ from farthing.forge.pieces import copied, encoded
 from farthing.models.load import interleaved
 from farthing.models.remedies import INPUT_SCALE, OUTLIER_COLUMNS
 from farthing.quant.awq import search_clip
-from farthing.quant.formats import decode, encode
+from farthing.quant.formats import decode, encode, format_named
 from farthing.quant.gptq import encode_gptq
 from farthing.quant.outlier_columns import split_columns
 
@@ -109,4 +109,6 @@ def _rounded(
     ranged = search_clip(weights, name, hessian) if weight in treatment.clipped else weights
     if weight in treatment.compensated:
         return encode_gptq(weights, name, hessian, ranges_of=ranged)
-    return encode(ranged, name, importance=treatment.importance.get(weight))
+    # Where scales follow from ranges, those are chosen now; a search weighs what it looks at.
+    searches = format_named(name).searches
+    return encode(ranged, name, importance=treatment.importance.get(weight) if searches else None)

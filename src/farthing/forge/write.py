@@ -13,13 +13,14 @@ from farthing.forge.treatment import tasks
 from farthing.plan.machine import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from farthing.files.checkpoint import Checkpoint
     from farthing.files.writing import Layout
     from farthing.forge.outline import Job
     from farthing.forge.preparation import Preparation
+    from farthing.forge.treatment import Treatment
     from farthing.forge.unfinished import Unfinished
     from farthing.models.load import Model
 
@@ -55,18 +56,31 @@ def write_model(
             left = [job for job in jobs if job not in done and _belongs(job, portion, number)]
             if not left:
                 continue
-            treatment = preparation.treatment(number)
-            lists = [tasks(checkpoint, model, treatment, job) for job in left]
-            results = in_order((task for each in lists for task in each), usable_cores())
-            for job, each in zip(left, lists, strict=True):
-                digest = file.write(job.plan, islice(results, len(each)))
-                made.finish_tensor(job.plan.name, digest)
-                source = checkpoint.tensors.get(job.plan.name)
-                if source is not None:
-                    release_pages(source.data)
+            # What one portion was prepared with is gone before the next one is.
+            for job in _written(left, preparation.treatment(number), file, checkpoint, model, made):
                 share += prod(job.plan.shape) / total
                 progress(job.plan.name, share)
     return resumed
+
+
+def _written(
+    jobs: Sequence[Job],
+    treatment: Treatment,
+    file: LaidFile,
+    checkpoint: Checkpoint,
+    model: Model,
+    made: Unfinished,
+) -> Iterator[Job]:
+    """Writes tensors in order, and gives each as soon as it stands in its place."""
+    lists = [tasks(checkpoint, model, treatment, job) for job in jobs]
+    results = in_order((task for each in lists for task in each), usable_cores())
+    for job, each in zip(jobs, lists, strict=True):
+        digest = file.write(job.plan, islice(results, len(each)))
+        made.finish_tensor(job.plan.name, digest)
+        source = checkpoint.tensors.get(job.plan.name)
+        if source is not None:
+            release_pages(source.data)
+        yield job
 
 
 def _belongs(job: Job, portion: frozenset[str], number: int) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from farthing.engine.cost import StepCost
+from farthing.engine.foretold import foretell
 from farthing.engine.limits import Policy
 from farthing.engine.simulate import Batching, Job, Outcome, simulate, skewed_lengths
 from farthing.lab.batching_gains import (
@@ -27,10 +28,12 @@ from farthing.lab.batching_tables import (
 from farthing.lab.bench import bench, buffer_bytes
 from farthing.lab.bench_points import Points
 from farthing.plan.machine import available_memory
+from farthing.plan.memory import plan_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from farthing.engine.foretold import Foretold
     from farthing.engine.simulate import CostOfStep
     from farthing.lab.subject import Subject
     from farthing.lab.table import Table
@@ -125,11 +128,17 @@ def served(subject: Subject, cost: StepCost) -> Iterator[Table]:
 
 
 def spread(subject: Subject, cost: StepCost) -> Table:
-    """Simulates many draws of such a load: at one cost for all steps, and at what was learned."""
+    """Simulates many draws of such a load: at one cost for all steps, at what was learned, and at
+    what the model's stored profile foretells, where there is one.
+    """
     costs: dict[str, tuple[CostOfStep, int, float | None]] = {
         SAME_COST: (lambda shape: 1.0, 1, None),
         "learned here": (cost.seconds, PROMPT_TOKENS, Policy.latency_target),
     }
+    foretold = foretold_of(subject)
+    if foretold is not None:
+        name = f"profile of {foretold.measured}"
+        costs[name] = foretold.cost().seconds, PROMPT_TOKENS, Policy.latency_target
     found = {}
     for name, (of_step, prompt, latency_target) in costs.items():
         for arrivals in DRAWN_ARRIVALS:
@@ -147,6 +156,21 @@ def spread(subject: Subject, cost: StepCost) -> Table:
                 )
             found[name, arrivals] = GainSpread.of(gains)
     return spread_table(found, DRAWS)
+
+
+def foretold_of(subject: Subject) -> Foretold | None:
+    """What the stored profile of the model, as it runs here, says of steps."""
+    from farthing.backends.ceilings import tier_and_kernels
+
+    plan = plan_memory(
+        subject.model,
+        slots=SLOTS,
+        kv_dtype=subject.kv_dtype,
+        activations=subject.activations,
+        threads=subject.threads,
+    )
+    isa, kernels = tier_and_kernels()
+    return foretell(subject.model, plan, isa=isa, kernels=kernels)[0]
 
 
 def jobs_of(lengths: Sequence[int], arrivals: Arrivals, step_seconds: float) -> list[Job]:

@@ -60,6 +60,7 @@ def curve_table(result: BenchResult) -> Table:
             f"The knee is at {knee.sequences} sequences, because of {knee.cause}: the next "
             f"doubling adds {knee.gain:.0%}."
         )
+    marks = ((float(knee.sequences), "knee"),) if knee and knee.sequences else ()
     return Table(
         "curve",
         f"Sequences that decode together, each with a context of {result.batch_context}",
@@ -80,7 +81,7 @@ def curve_table(result: BenchResult) -> Table:
         ),
         notes=(f"the knee is {DEFINITION}", "reading and multiplying: at this machine's ceilings"),
         plots=(
-            Plot("lines", "sequences", ("throughput",), "log"),
+            Plot("lines", "sequences", ("throughput",), "log", marks=marks),
             Plot(
                 "lines",
                 "sequences",
@@ -183,7 +184,7 @@ def spread_table(spreads: Mapping[tuple[str, Arrivals], GainSpread], draws: int)
         Expectation(
             "the pair depends on how requests arrive: never with all at once", max(at_once) == 0
         ),
-        notes=("medians over draws, in brackets the middle nine tenths",),
+        notes=("medians over draws, and the middle nine tenths",),
     )
 
 

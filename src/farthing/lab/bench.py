@@ -40,7 +40,7 @@ _FILLED_TOKENS = 512
 _PROFILED_PROMPT = 512
 _PROFILED_CONTEXT = 1024
 _BUFFER_BYTES = 512 << 20
-_KINDS = ("prefill", "decode", "batch")
+_KINDS = ("prefill", "decode", "batch", "cross")
 
 
 class MachineCeilings(Protocol):
@@ -70,12 +70,13 @@ class CeilingFigures:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Everything that was measured of the backend."""
+    """Everything that was measured of the backend; `cross` are batches over other contexts."""
 
     ceilings: CeilingFigures
     prefill: tuple[Measured, ...]
     decode: tuple[Measured, ...]
     batch: tuple[Measured, ...]
+    cross: tuple[tuple[int, Measured], ...]
     batch_context: int
     knee: Knee | None
     ops: tuple[OpTime, ...]
@@ -107,11 +108,13 @@ def bench(
             run.measure(task)
     figures = run.figures()
     by_kind = {kind: tuple(each.measured() for each in run.of_kind(kind)) for kind in _KINDS}
+    crossed = [task.context for task in run.of_kind("cross")]
     return BenchResult(
         figures,
         by_kind["prefill"],
         by_kind["decode"],
         by_kind["batch"],
+        tuple(zip(crossed, by_kind["cross"], strict=True)),
         run.batch_context,
         find_knee(by_kind["batch"], figures.best_read, figures.multiply),
         run.ops(),
@@ -119,18 +122,25 @@ def bench(
 
 
 class _Task:
-    """One point on its way through the rounds."""
+    """One point on its way through the rounds; sequences that decode have `context` tokens."""
 
     def __init__(
-        self, kind: str, point: int, tokens: int, costs: tuple[Cost, ...], times: int
+        self,
+        kind: str,
+        point: int,
+        tokens: int,
+        costs: tuple[Cost, ...],
+        times: int,
+        context: int = 0,
     ) -> None:
         self.kind = kind
         self.point = point
+        self.context = context
         self.tokens = tokens
         self.costs = costs
         self.cost = total(costs)
         self.times = times
-        self.label = f"{kind} {point:,}"
+        self.label = f"{kind} {point:,}{f' at {context:,}' if kind == 'cross' else ''}"
         self.rounds: list[tuple[float, float, float]] = []
         self.ops: list[list[OpTime]] = []
 
@@ -160,20 +170,24 @@ class _Run:
             for p in points.prefill
         ]
         decode = [
-            _Task("decode", c, 1, decode_costs(program, plan, [c]), DECODE_TOKENS)
+            _Task("decode", c, 1, decode_costs(program, plan, [c]), DECODE_TOKENS, c)
             for c in points.decode
         ]
-        batch = [
+        batches = [("batch", b, self.batch_context) for b in points.batch]
+        batches += [("cross", b, context) for b, context in points.cross]
+        together = [
             _Task(
-                "batch",
+                kind,
                 b,
                 b,
-                decode_costs(program, plan, [self.batch_context] * b),
+                decode_costs(program, plan, [context] * b),
                 max(_BATCH_STEPS, DECODE_TOKENS // b),
+                context,
             )
-            for b in points.batch
+            for kind, b, context in batches
         ]
-        self.tasks = [*prefill, *decode, *batch]
+        batch = together[: len(points.batch)]
+        self.tasks = [*prefill, *decode, *together]
         self._profiled = [
             *_nearest(prefill, _PROFILED_PROMPT),
             *_nearest(decode, _PROFILED_CONTEXT),
@@ -198,9 +212,7 @@ class _Run:
         """Of one prompt or one step, over as many as the task takes."""
         if task.kind == "prefill":
             return sum(self.steps.prefill(task.point) for _ in range(task.times)) / task.times
-        sequences = task.point if task.kind == "batch" else 1
-        context = self.batch_context if task.kind == "batch" else task.point
-        return self.steps.decode([context] * sequences, task.times) / task.times
+        return self.steps.decode([task.context] * task.tokens, task.times) / task.times
 
     def figures(self) -> CeilingFigures:
         best = [max(reads.values()) for reads in self._reads]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from farthing.text.tokenizer import Tokenizer
 
 PYTHON_TOKENS = 48
-"""Tokens that each sequence makes while Python's share is measured."""
+"""Tokens that each sequence makes while Python's share is measured, unless told otherwise."""
 
 _ROUNDS = 3
 
@@ -51,6 +51,11 @@ class PythonShare:
     step_seconds: float
     share: float
 
+    @property
+    def seconds(self) -> float:
+        """Of Python, in a step."""
+        return self.step_seconds * self.share
+
 
 def op_times(
     phase: str,
@@ -78,15 +83,20 @@ def op_times(
 
 
 def python_share(
-    backend: MeasuredBackend, tokenizer: Tokenizer, sequences: int, seed: int
+    backend: MeasuredBackend,
+    tokenizer: Tokenizer,
+    sequences: int,
+    seed: int,
+    *,
+    tokens: int = PYTHON_TOKENS,
 ) -> PythonShare:
-    """Lets an engine write `sequences` texts of `PYTHON_TOKENS` tokens side by side, from one token
-    each, and compares its time with the native stages'. The median of three times.
+    """Lets an engine write `sequences` texts of so many tokens side by side, from one token each,
+    and compares its time with the native stages'. The median of three times.
 
     Everything between a prompt's ids and the finished text counts.
     """
     engine = Engine(backend, tokenizer)
-    sampling = SamplingParams(max_tokens=PYTHON_TOKENS, ignore_eos=True)
+    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
     random = np.random.default_rng(seed)
     steps: list[float] = []
     shares: list[float] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -21,26 +21,37 @@ MOST_SEQUENCES = 512
 _PREFILL = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _DECODE = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _BATCH = (1, 2, 4, 8, 16, 32, 64)
+_CROSS = ((2, 1024), (4, 4096), (8, 1024), (16, 256), (16, 2048), (32, 1024), (64, 512))
+"""Many sequences over long contexts: what a profile needs besides, to tell what either costs."""
 
 
 @dataclass(frozen=True)
 class Points:
     """What is measured: lengths of prompts, contexts to decode at, numbers of sequences at once.
 
-    `skipped` says in words what would have been measured too, and why it is not.
+    `cross` are numbers of sequences, each with the context of all of them. `skipped` says in words
+    what would have been measured too, and why it is not.
     """
 
     prefill: tuple[int, ...]
     decode: tuple[int, ...]
     batch: tuple[int, ...]
     skipped: tuple[str, ...] = ()
+    cross: tuple[tuple[int, int], ...] = ()
+
+    def without_cross(self, why: str) -> Points:
+        """Less, and less memory."""
+        skipped = f"batches over long contexts: {why}"
+        return replace(self, cross=(), skipped=(*self.skipped, skipped))
 
     def needs(self, context_length: int) -> tuple[int, int]:
         """The context, and how many of that length, that hold the cache of every point."""
         batch_context = min(BATCH_CONTEXT, context_length)
-        context = max(*self.prefill, *self.decode, batch_context, 0)
+        crossed = [context for _, context in self.cross]
+        context = max(*self.prefill, *self.decode, *crossed, batch_context, 0)
         batch = blocks_for(batch_context) * max(self.batch, default=1)
-        return context, -(-batch // blocks_for(context))
+        most = max(batch, *(count * blocks_for(each) for count, each in self.cross), 0)
+        return context, -(-most // blocks_for(context))
 
 
 def choose_points(
@@ -50,6 +61,8 @@ def choose_points(
     batch: tuple[int, ...] | None = None,
 ) -> Points:
     """The points wanted, in rising order; None stands for a usual sweep as far as the context goes.
+
+    Where both decoding and batches are the usual ones, batches over long contexts are added.
 
     Raises `RequestError` for a wanted point that a model of this context cannot have.
     """
@@ -70,7 +83,9 @@ def choose_points(
             listed = ", ".join(f"{each:,}" for each in too_long)
             skipped.append(f"{name} {listed}: this model's context is {context_length:,}")
         chosen[name] = tuple(each for each in points if each <= most)
-    points_chosen = Points(**chosen, skipped=tuple(skipped))
+    crossed = _CROSS if decode is None and batch is None else ()
+    cross = tuple((count, context) for count, context in crossed if context <= context_length)
+    points_chosen = Points(**chosen, skipped=tuple(skipped), cross=cross)
     if not any(chosen.values()):
         raise RequestError("nothing is left to measure: give --prefill, --decode or --batch points")
     return points_chosen

@@ -19,6 +19,7 @@ def profile_of(result: BenchResult, key: ProfileKey, step_tokens: int) -> Profil
         *(_point(each, 1, 0, each.point) for each in result.prefill),
         *(_point(each, each.point, result.batch_context - 1, 1) for each in result.batch),
         *(_point(each, 1, each.point - 1, 1) for each in result.decode),
+        *(_point(each, each.point, context - 1, 1) for context, each in result.cross),
     ]
     return Profile(
         key=key,

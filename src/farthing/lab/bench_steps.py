@@ -75,15 +75,22 @@ class Steps:
         Each token stands at the end of its sequence's context, which does not grow: so every step
         reads what a context of that length takes, and no step anything else's.
         """
-        widths = [blocks_for(context) for context in contexts]
-        tables = np.full((len(contexts), max(widths)), -1, np.int32)
+        return self.repeat([(context - 1, context) for context in contexts], steps)
+
+    def repeat(self, spans: Sequence[tuple[int, int]], steps: int) -> float:
+        """Seconds of `steps` steps, each of which feeds positions [first, end) of every sequence.
+
+        The last token of each is sampled, and fed in its place the next time.
+        """
+        widths = [blocks_for(end) for _, end in spans]
+        tables = np.full((len(spans), max(widths)), -1, np.int32)
         blocks = np.split(np.arange(sum(widths)), np.cumsum(widths)[:-1])
         for table, owned in zip(tables, blocks, strict=True):
             table[: len(owned)] = owned
-        plan = self._plan([(context - 1, context) for context in contexts], tables, wanted=True)
+        plan = self._plan(spans, tables, wanted=True)
         started = perf_counter()
         for _ in range(steps):
-            plan.token_ids[:] = self.backend.run(plan).tokens
+            plan.token_ids[plan.rows] = self.backend.run(plan).tokens
         return perf_counter() - started
 
     def _plan(

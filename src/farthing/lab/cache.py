@@ -15,8 +15,8 @@ import numpy as np
 from farthing.core import Request, SamplingParams
 from farthing.lab.cache_counts import count_products, score_bytes
 from farthing.lab.samples import Samples
-from farthing.lab.subject import require_torch
-from farthing.lab.table import Column, Expectation, Plot, Table
+from farthing.lab.subject import has_torch
+from farthing.lab.table import Column, Expectation, Plot, Skipped, Table
 from farthing.lab.verify import SEQUENCES, difference, made, recomputed
 
 if TYPE_CHECKING:
@@ -35,12 +35,20 @@ PEAK_TOKENS = 288
 _MIB = 1 << 20
 
 
-def measure(subject: Subject) -> Iterator[Table]:
+def measure(subject: Subject) -> Iterator[Table | Skipped]:
     """One table each: a text both ways, one head both ways, what is counted, peak memory."""
     yield text_both_ways(subject)
     yield head_both_ways(subject)
     yield counted(subject)
-    yield peak_memory(subject)
+    yield (
+        peak_memory(subject)
+        if has_torch()
+        else Skipped(
+            "peak memory by tensor",
+            "it is measured on the torch backend, and torch is not installed here: pip install "
+            "'farthing[torch]'",
+        )
+    )
 
 
 def text_both_ways(subject: Subject) -> Table:
@@ -181,8 +189,7 @@ def counted(subject: Subject) -> Table:
 
 
 def peak_memory(subject: Subject) -> Table:
-    """Of the torch oracle's last step; raises `FarthingError` where torch is not installed."""
-    require_torch("peak memory by tensor")
+    """Of the torch oracle's last step; torch must be there."""
     from farthing.lab.peak_memory import KEYS, LOGITS, OTHER, SCORES, generation_peak
 
     tokens = min(PEAK_TOKENS, subject.model.config.context_length)
@@ -220,6 +227,7 @@ def peak_memory(subject: Subject) -> Table:
             ),
             "recomputing takes the logits of every row, as a plain implementation does",
         ),
+        plots=(Plot("stacked", "way", kinds, "names"),),
     )
 
 

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from farthing.lab.subject import Subject
     from farthing.models.program import Program
 
-ORDINARY_SIGMAS = 3
-"""Weights within so many standard deviations are ordinary: 99.7 % of a normal distribution."""
+SIGMAS = (1, 2, 3)
+"""Weights within so many standard deviations of zero: of a normal distribution 68, 95 and 99.7 %.
+
+Those within one are the ordinary ones."""
 
 ONE_SCALE = {"INT8_TENSOR": 8, "INT4_TENSOR": 4}
 """Formats with one scale a matrix, and their bits: whose levels are counted."""
@@ -61,13 +63,39 @@ class FormatError:
         return max(self.matrices, key=lambda name: self.matrices[name])
 
 
+@dataclass(frozen=True)
+class Levels:
+    """Distinct levels that a matrix's weights land on with one scale, within each of `SIGMAS`.
+
+    `shares` are those weights' shares of all, from 0 to 1; `all` is the levels of all weights.
+    """
+
+    within: tuple[int, ...]
+    shares: tuple[float, ...]
+    all: int
+
+    @staticmethod
+    def of(weights: NDArray[np.float32], read_back: NDArray[np.float32], bits: int) -> Levels:
+        """`read_back` is what a format of so many bits makes of `weights`."""
+        largest = float(np.abs(read_back).max())
+        step = largest / (2 ** (bits - 1) - 1) if largest else 1.0
+        codes = np.rint(read_back / step).astype(np.int64)
+        magnitudes, deviation = np.abs(weights), float(weights.std(dtype=np.float64))
+        inside = [magnitudes <= sigmas * deviation for sigmas in SIGMAS]
+        return Levels(
+            tuple(len(np.unique(codes[each])) for each in inside),
+            tuple(float(each.mean()) for each in inside),
+            len(np.unique(codes)),
+        )
+
+
 def measure(subject: Subject) -> Iterator[Table]:
     """Sizes at plain widths, every format's error, and the levels that one scale leaves."""
     yield sizes(subject.model.program)
     shapes = projections(subject.model.program)
     formats, skipped = applicable(shapes)
     errors = {name: FormatError(name) for name in formats}
-    levels: dict[str, list[int]] = {name: [] for name in ONE_SCALE}
+    levels: dict[str, list[Levels]] = {name: [] for name in ONE_SCALE}
     reaches = []
     for number, name in enumerate(shapes, 1):
         subject.progress.phase(f"matrix {number} of {len(shapes)}, in {len(formats)} formats")
@@ -76,12 +104,10 @@ def measure(subject: Subject) -> Iterator[Table]:
         for format_name, each in errors.items():
             read_back = add_error(each, name, weights)
             if format_name in levels:
-                levels[format_name].append(
-                    ordinary_levels(weights, read_back, ONE_SCALE[format_name])
-                )
+                levels[format_name].append(Levels.of(weights, read_back, ONE_SCALE[format_name]))
     notes = precision_warning(subject.model)
     yield errors_table(errors, native_precision(subject.model), (*skipped, *notes))
-    yield levels_table(levels, median(reaches))
+    yield levels_table(levels, reaches)
 
 
 def sizes(program: Program) -> Table:
@@ -143,17 +169,6 @@ def relative_error(weights: NDArray[np.float32], read_back: NDArray[np.float32])
     return float(np.sqrt(lost / _square(weights))) if lost else 0.0
 
 
-def ordinary_levels(weights: NDArray[np.float32], read_back: NDArray[np.float32], bits: int) -> int:
-    """How many levels the ordinary weights of a matrix land on, with one scale for all of it."""
-    largest = float(np.abs(read_back).max())
-    if largest == 0:
-        return 1
-    step = largest / (2 ** (bits - 1) - 1)
-    ordinary = np.abs(weights) <= ORDINARY_SIGMAS * float(weights.std(dtype=np.float64))
-    codes = np.rint(read_back[ordinary] / step).astype(np.int64)
-    return int(np.count_nonzero(np.bincount(codes - codes.min())))
-
-
 def errors_table(errors: dict[str, FormatError], stored: str, notes: tuple[str, ...]) -> Table:
     """Every format, from the smallest error up."""
     ranked = sorted(errors.values(), key=lambda each: each.mean)
@@ -209,33 +224,52 @@ def errors_table(errors: dict[str, FormatError], stored: str, notes: tuple[str, 
     )
 
 
-def levels_table(levels: dict[str, list[int]], reach: float) -> Table:
-    """Levels that ordinary weights land on, over the matrices.
+def levels_table(levels: dict[str, list[Levels]], reaches: list[float]) -> Table:
+    """Levels that weights land on, over the matrices, by how far from zero the weights are.
 
-    `reach` is how many standard deviations out the largest weight of a matrix lies, at the median.
+    `reaches` are how many standard deviations out the largest weight of each matrix lies.
     """
-    rows = tuple(
-        (name, 2 ** ONE_SCALE[name], min(found), float(median(found)), max(found))
-        for name, found in levels.items()
-    )
+    rows: list[Row] = []
+    for name, found in levels.items():
+        for at, sigmas in enumerate(SIGMAS):
+            used = [each.within[at] for each in found]
+            share = 100 * fmean(each.shares[at] for each in found)
+            within = f"{sigmas} standard deviation{'s' * (sigmas > 1)}"
+            rows.append((name, within, share, min(used), float(median(used)), max(used)))
+        used = [each.all for each in found]
+        rows.append((name, "all", 100.0, min(used), float(median(used)), max(used)))
     of_four = levels["INT4_TENSOR"]
+    ordinary, most = (median(each.within[at] for each in of_four) for at in (0, -1))
+    reach, furthest = median(reaches), int(np.argmax(reaches))
+    extreme = of_four[furthest]
     return Table(
         "levels",
-        f"Levels that weights within {ORDINARY_SIGMAS} standard deviations land on, one scale for "
-        "a whole matrix",
+        "Levels that weights land on with one scale for a whole matrix",
         (
             Column("format"),
-            Column("levels there are"),
+            Column("weights within"),
+            Column("of all", "%", ".1f"),
             Column("least used"),
             Column("used, median of matrices", spec=",.0f"),
             Column("most used"),
         ),
-        rows,
-        f"With one scale a matrix, INT4 has 16 levels and ordinary weights land on "
-        f"{median(of_four):.0f} of them ({min(of_four)} to {max(of_four)}): the largest weight, "
-        f"{reach:.1f} standard deviations out at the median, sets a step of {reach / 7:.2f} for "
-        "all.",
-        Expectation("two or three levels of INT4 are used", median(of_four) <= 3),
+        tuple(rows),
+        f"Of INT4's 16 levels weights within one standard deviation land on {ordinary:.0f} and "
+        f"those within three on {most:.0f}: the largest weight, {reach:.1f} standard deviations "
+        f"out at the median, sets a step of {reach / 7:.2f} for all. In the matrix whose largest "
+        f"weight is {reaches[furthest]:.1f} out, they are {extreme.within[0]} and "
+        f"{extreme.within[-1]}.",
+        Expectation(
+            "ordinary weights, within one standard deviation, land on two or three levels of INT4",
+            ordinary <= 3,
+        ),
+        notes=(
+            (
+                "a weight n standard deviations out lands on level round(7 n / r) of INT4, where "
+                "the largest is r out: where r is 14 or more, all weights within three land on "
+                "three levels"
+            ),
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from farthing import __version__
-from farthing.files.checkpoint import DESCRIPTION
+from farthing.files.checkpoint import DESCRIPTION, RECEIPT_FILE
 from farthing.files.gguf import shard_paths
 from farthing.plan.machine import processor, usable_cores
 
@@ -53,14 +53,16 @@ def model_hash(path: Path) -> str:
 
 
 def model_files(path: Path) -> list[Path]:
-    """The files that a model's answers depend on, by name."""
+    """The files that a model's answers depend on, by name: not a receipt, which tells of them."""
     if not path.is_dir():
         return shard_paths(path)
     kinds = (".safetensors", ".json", ".jinja")
     return sorted(
         file
         for file in path.iterdir()
-        if (file.suffix in kinds or file.name == DESCRIPTION) and file.is_file()
+        if (file.suffix in kinds or file.name == DESCRIPTION)
+        and file.name != RECEIPT_FILE
+        and file.is_file()
     )
 
 

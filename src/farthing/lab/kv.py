@@ -6,6 +6,7 @@ total of resident tokens counts: not how many users they belong to.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from farthing.core import BLOCK_TOKENS, KVDtype
 from farthing.engine.kv import blocks_for
 from farthing.engine.simulate import skewed_lengths
 from farthing.lab.table import Column, Expectation, Plot, Row, Table
-from farthing.plan.memory import bytes_per_token
+from farthing.plan.memory import bytes_per_token, kv_dtypes
 from farthing.plan.packed import token_bytes
 from farthing.plan.shapes import Shape
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from farthing.lab.subject import Subject
+    from farthing.models.load import Model
     from farthing.models.program import CacheLayer
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -59,15 +61,20 @@ def measure(subject: Subject) -> Iterator[Table]:
 
 
 def allocated(subject: Subject) -> Table:
-    """Allocates this model's cache for real, in every type, and compares with the formula."""
+    """Allocates this model's cache for real, in every type that holds its heads.
+
+    Around the cache stands only the model's first operation: nothing but its weight is packed.
+    """
     program = subject.model.program
     tokens = min(SOME_TOKENS, subject.model.config.context_length)
     rows = []
     exact = True
-    for kv_dtype in KVDtype:
+    model = cache_alone(subject.model)
+    held_types = kv_dtypes(program)
+    for kv_dtype in held_types:
         subject.progress.phase(f"allocate a cache of {kv_dtype.value}")
         formula = bytes_per_token(program, kv_dtype)
-        with subject.native(tokens, kv_dtype=kv_dtype) as backend:
+        with subject.native(tokens, kv_dtype=kv_dtype, model=model) as backend:
             paged = backend.cache_bytes().nbytes
         held = blocks_for(tokens) * BLOCK_TOKENS
         exact &= paged == held * formula
@@ -106,12 +113,27 @@ def allocated(subject: Subject) -> Table:
                 "contiguous tensors are what a plain implementation grows; a quantised cache has "
                 "no such form here"
             ),
+            *(
+                f"skipped: {each.value}, which cannot hold heads of this size"
+                for each in KVDtype
+                if each not in held_types
+            ),
         ),
     )
 
 
+def cache_alone(model: Model) -> Model:
+    """The model's cache around no more than its first operation, which embeds tokens."""
+    program = model.program
+    first = program.ops[0]
+    weights = {name: program.weights[name] for name in first.weights}
+    return replace(
+        model, program=replace(program, ops=(first,), weights=weights, output=first.output)
+    )
+
+
 def contiguous_bytes(cache: Sequence[CacheLayer], kv_dtype: KVDtype, tokens: int) -> int | None:
-    """Of one array of keys and one of values a layer, made for real; None for int8."""
+    """Of one array of keys and one of values a layer, made for real; None for a quantised cache."""
     sizes = {KVDtype.FP32: np.float32, KVDtype.FP16: np.float16, KVDtype.BF16: np.uint16}
     if kv_dtype not in sizes:
         return None
@@ -142,7 +164,10 @@ def layouts(cache: Sequence[CacheLayer]) -> Table:
         (
             Column("model"),
             Column("a token", "bytes"),
-            *(Column(f"{users} users of {context:,}", "MiB") for users, context in SAME_TOKENS),
+            *(
+                Column(f"{users} users of {context:,}", "MiB", ",g")
+                for users, context in SAME_TOKENS
+            ),
         ),
         tuple(rows),
         f"Sharing KV heads divides the cache by an integer: {full:,} bytes a token become "
@@ -231,4 +256,5 @@ def waste(context_length: int, bytes_of_token: int, seed: int) -> Table:
                 f"{PROMPT_TOKENS}; seed {seed}"
             ),
         ),
+        plots=(Plot("bars", "reserved for each", ("room", "never used"), "names", "log"),),
     )

@@ -105,7 +105,11 @@ def layers_table(stream: Mapping[str, Values], notes: tuple[str, ...]) -> Table:
             "layer",
             2 * far > len(rows) and kept > 0.5,
         ),
-        notes=(*notes, "the first token is told apart from the others"),
+        notes=(
+            *notes,
+            "the first token is told apart from the others",
+            f"at {far} of {len(rows)} places a dimension reaches {_FAR} times the median",
+        ),
         plots=(
             Plot(
                 "lines",
@@ -124,7 +128,7 @@ def histogram_table(name: str, values: Values, notes: tuple[str, ...]) -> Table:
     rows: list[Row] = []
     for low, high in histogram(np.concatenate((peaks, rest))):
         counts = [int(((each >= low) & (each < high)).sum()) for each in (rest, peaks)]
-        rows.append((f"{low:.3g} to {high:.3g}", *counts))
+        rows.append((f"{_edge(low)} to {_edge(high)}", *counts))
     beyond = int((rest >= _FAR * np.median(rest)).sum())
     return Table(
         "histogram",
@@ -194,6 +198,7 @@ def levels_table(name: str, values: Values, notes: tuple[str, ...]) -> Table:
             one.levels < 128 and one.scale > 4 * fewer.scale,
         ),
         notes=notes,
+        plots=(Plot("bars", "scales", ("levels used",), "names"),),
     )
 
 
@@ -253,7 +258,12 @@ def inputs_table(parts: Mapping[str, Sequence[Values]], notes: tuple[str, ...]) 
             all(_number(row[8]) <= _number(row[6]) for row in rows),
         ),
         notes=notes,
+        plots=(Plot("bars", "read by", ("error, a tensor", "error, a token"), "names"),),
     )
+
+
+def _edge(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _part(program: Program, weight: str) -> str:

@@ -1,89 +1,215 @@
-"""What speculation gains, by its formula: acceptance, cost and length against tokens a second.
-
-A pass verifies `guesses` guesses of which each is right with probability `acceptance`, given that
-those before it were, and yields the right ones and one token more. Against plain decoding it costs
-the draft's share for each guess, and what verifying several tokens takes over one.
+"""What guessing tokens ahead gains: by the formula, by how often copies of the model are right, and
+measured on this machine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from farthing.core import RequestError
+from farthing.core import DoesNotFitError, FarthingError
+from farthing.engine.prompts import encode
+from farthing.lab.speculation_copies import measure_copies
+from farthing.lab.speculation_formula import REFERENCES, best_length, speed_up, tokens_per_pass
+from farthing.lab.speculation_gains import GUESSES, Outcome, Turns, outcomes, texts_of
+from farthing.lab.speculation_prompts import given_tasks, own_tasks
+from farthing.lab.table import Column, Expectation, Plot, Row, Skipped, Table
+from farthing.models.load import load_model
+from farthing.quality.texts import held_out_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator, Sequence
+
+    from farthing.lab.speculation_prompts import Task
+    from farthing.lab.subject import Subject
+    from farthing.models.load import Model
+
+WITHIN = 0.10
+"""By what share a prediction may miss."""
+
+TOKENS = 96
+"""Of each text."""
+
+COSTS = (0.0, 0.1, 0.25)
+ACCEPTANCES = (0.3, 0.5, 0.7, 0.8, 0.9)
+LENGTHS = (1, 2, 4, 8)
+
+_LEAST_GAIN = 0.98
+"""What `auto` may lose, as measured."""
+
+_OWN_COPIES = ("INT8_ROW", "NF4_B64")
+"""In which a model of 16 bits is tried as its own draft."""
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A figure that is quoted of speculation, and what it follows from."""
+def measure(subject: Subject) -> Iterator[Table | Skipped]:
+    """The formula, the acceptance of copies, tokens a pass, and gains predicted and measured."""
+    from farthing.text.chat import load_chat_template
 
-    acceptance: float
-    guesses: int
-    draft_cost: float
-    gain: float
+    skipped: list[Skipped] = []
+    drafts = list(drafts_of(subject, skipped))  # what is wrong with one is said at once
+    yield references_table()
+    yield formula_table()
+    template = load_chat_template(subject.checkpoint, subject.tokenizer)
+    tasks = (
+        given_tasks(template, subject.prompts, TOKENS)
+        if subject.prompts
+        else own_tasks(template, TOKENS)
+    )
+    context = subject.model.config.context_length
+    prompts = [encode(task.prompt, subject.tokenizer, template, context) for task in tasks]
+    room = max(map(len, prompts)) + TOKENS
+    found: list[Outcome] = []
+    with Turns(subject, template, room) as turns:
+        written = texts_of(turns.plain, tasks)
+        found += _measured(turns, subject, "looked up", tasks)
+    yield from measure_copies(subject, held_out_text(), written)
+    for way, draft in drafts:
+        try:
+            with Turns(subject, template, room, draft) as turns:
+                found += _measured(turns, subject, way, tasks)
+        except DoesNotFitError as error:
+            skipped.append(Skipped(f"guesses by {way}", str(error)))
+    yield gains_table(found)
+    yield from skipped
 
 
-REFERENCES = (
-    Reference(0.9, 8, 0.1, 3.40),
-    Reference(0.3, 8, 0.1, 0.79),
-    Reference(0.3, 4, 0.2, 0.79),
-)
-"""The third keeps 1.4 tokens a pass, which costs 1.8 of a plain one: it is slower than none."""
-
-
-def tokens_per_pass(acceptance: float, guesses: int) -> float:
-    """How many tokens a pass yields on average: (1 - a^(g+1)) / (1 - a), from 1 to g + 1.
-
-    Raises `RequestError` for an acceptance outside 0 to 1, or fewer than no guesses.
-    """
-    if not 0 <= acceptance <= 1 or guesses < 0:
-        raise RequestError(
-            f"an acceptance is from 0 to 1 and guesses are 0 or more, not {acceptance}, {guesses}"
+def references_table() -> Table:
+    """The figures that are quoted of speculation."""
+    rows: tuple[Row, ...] = tuple(
+        (
+            each.acceptance,
+            each.guesses,
+            each.draft_cost,
+            tokens_per_pass(each.acceptance, each.guesses),
+            1 + each.guesses * each.draft_cost,
+            speed_up(each.acceptance, each.guesses, each.draft_cost),
         )
-    return sum(acceptance**place for place in range(guesses + 1))
-
-
-def speed_up(acceptance: float, guesses: int, draft_cost: float, verify_cost: float = 1.0) -> float:
-    """Tokens a second over those of plain decoding.
-
-    `draft_cost` is the time of one guess and `verify_cost` that of the target's step over all of
-    them, both over the time of a plain step. Raises `RequestError` as `tokens_per_pass` does, and
-    for a cost that is none.
-    """
-    if draft_cost < 0 or verify_cost <= 0:
-        raise RequestError(f"costs are above 0, not {draft_cost} a guess and {verify_cost} a pass")
-    return tokens_per_pass(acceptance, guesses) / (verify_cost + guesses * draft_cost)
-
-
-def best_length(acceptance: float, draft_cost: float, most: int, verify_slope: float = 0.0) -> int:
-    """The number of guesses, from 0 to `most`, of the largest `speed_up`: the fewest on ties.
-
-    Verifying one token more takes `verify_slope` of a plain step longer.
-    """
-    return max(
-        range(most + 1),
-        key=lambda guesses: (
-            speed_up(acceptance, guesses, draft_cost, 1 + guesses * verify_slope),
-            -guesses,
+        for each in REFERENCES
+    )
+    return Table(
+        "references",
+        "Three figures that are quoted of speculation, by (1 - a^(g+1)) / ((1 - a) (1 + g c))",
+        (
+            Column("acceptance a"),
+            Column("guesses g"),
+            Column("cost of a guess c"),
+            Column("tokens a pass", spec=".2f"),
+            Column("price of a pass", spec=".2f"),
+            Column("speed-up", spec=".2f"),
+        ),
+        rows,
+        f"With acceptance 0.9 a pass of 8 guesses gives {rows[0][3]:.2f} tokens for a price of "
+        f"{rows[0][4]:.1f}: {rows[0][5]:.2f} times as fast. With 0.3 it gives {rows[1][3]:.2f}, "
+        f"and is slower than no guess at all.",
+        Expectation(
+            "3.40, 0.79 and 0.79 times as fast",
+            all(
+                round(speed_up(each.acceptance, each.guesses, each.draft_cost), 2) == each.gain
+                for each in REFERENCES
+            ),
         ),
     )
 
 
-def acceptance_bounds(variation: float) -> tuple[float, float]:
-    """How often a guess that is drawn with the target's noise is right, at least and at most.
+def formula_table() -> Table:
+    """Speed-up over acceptance, length and cost, and the length that is best."""
+    rows: list[Row] = []
+    for cost in COSTS:
+        for acceptance in ACCEPTANCES:
+            gains = [speed_up(acceptance, length, cost) for length in LENGTHS]
+            rows.append((acceptance, cost, *gains, best_length(acceptance, cost, 16)))
+    losing = sum(isinstance(gain, float) and gain < 1 for row in rows for gain in row[2:-1])
+    return Table(
+        "formula",
+        "Speed-up by the formula, where a pass over several tokens takes as long as over one",
+        (
+            Column("acceptance", spec=".1f"),
+            Column("cost of a guess", spec=".2f"),
+            *(Column(f"with {length} guesses", spec=".2f") for length in LENGTHS),
+            Column("best length, up to 16"),
+        ),
+        tuple(rows),
+        f"{losing} of {len(rows) * len(LENGTHS)} are slower than plain decoding: what pays depends "
+        "on the acceptance, so it has to be measured.",
+    )
 
-    `variation` is the total variation of the two distributions: (1 - TV) / (1 + TV) and 1 - TV, of
-    which the latter is what the Leviathan rule reaches.
-    """
-    return (1 - variation) / (1 + variation), 1 - variation
+
+def gains_table(found: Sequence[Outcome]) -> Table:
+    """Predicted beside measured, of every way to guess on every text."""
+    rows: tuple[Row, ...] = tuple(
+        (
+            each.way,
+            each.task,
+            each.plain,
+            each.seen.share,
+            each.seen.right[0] if each.seen.right else None,
+            each.seen.tokens_a_pass,
+            each.verify,
+            each.draft,
+            each.predicted,
+            each.always,
+            each.miss,
+            each.auto,
+        )
+        for each in found
+    )
+    close = sum(abs(each.miss) <= WITHIN for each in found)
+    best = max(found, key=lambda each: each.auto.median)
+    worst = min(found, key=lambda each: each.auto.median)
+    return Table(
+        "gains",
+        f"Guessing {GUESSES} tokens ahead in every step that can: predicted, and measured beside "
+        "plain decoding, one text at a time",
+        (
+            Column("guessed by"),
+            Column("text"),
+            Column("plain", "tokens/s", ".0f"),
+            Column("steps with guesses", spec=".0%"),
+            Column("first right", spec=".2f"),
+            Column("tokens of such a step", spec=".2f"),
+            Column("its time over a plain one's", spec=".2f"),
+            Column("time of a guess over it", spec=".2f"),
+            Column("predicted gain", spec=".2f"),
+            Column("measured gain", spec=".2f"),
+            Column("prediction off by", spec="+.0%"),
+            Column("gain of auto", spec=".2f"),
+        ),
+        rows,
+        f"{close} of {len(found)} predictions lie within {WITHIN:.0%} of what was measured, the "
+        f"worst is {max((each.miss for each in found), key=abs):+.0%} off. Left to itself "
+        f"the engine gains most on {best.task} ({best.way}, {best.auto.median:.2f} times) and "
+        f"least on {worst.task} ({worst.way}, {worst.auto.median:.2f}).",
+        Expectation(
+            f"every prediction within {WITHIN:.0%}, and auto never under {_LEAST_GAIN} times plain",
+            close == len(found) and worst.auto.median >= _LEAST_GAIN,
+        ),
+        plots=(Plot("points", "predicted gain", ("measured gain",), labels="text"),),
+    )
 
 
-def table(
-    acceptances: Iterable[float], lengths: Iterable[int], draft_cost: float
-) -> list[list[float]]:
-    """`speed_up` for each acceptance (a row) and length (a column)."""
-    columns = list(lengths)
-    return [[speed_up(each, length, draft_cost) for length in columns] for each in acceptances]
+def _measured(turns: Turns, subject: Subject, way: str, tasks: list[Task]) -> list[Outcome]:
+    return outcomes(turns, way, tasks, subject.rounds, subject.progress.phase)
+
+
+def drafts_of(subject: Subject, skipped: list[Skipped]) -> Iterator[tuple[str, Model]]:
+    """Models that may guess for the subject: the one given, and copies of itself."""
+    from farthing.engine.draft_copy import narrow_matrix, stored_again
+    from farthing.engine.drafting import refuse_larger, refuse_other_tokens
+    from farthing.files.catalog import resolve
+    from farthing.files.checkpoint import open_checkpoint
+    from farthing.text.load import load_tokenizer
+
+    if subject.draft is not None:
+        checkpoint = open_checkpoint(resolve(subject.draft, subject.progress))
+        draft = load_model(checkpoint)
+        refuse_larger(draft, subject.model)
+        refuse_other_tokens(load_tokenizer(checkpoint), subject.tokenizer)
+        yield subject.draft, draft
+    if narrow_matrix(subject.model) is not None:
+        reason = "its weights have fewer than 16 bits, and a copy would be no cheaper to run"
+        skipped.append(Skipped("copies of the model as its draft", reason))
+        return
+    for name in _OWN_COPIES:
+        try:
+            yield f"a copy in {name}", stored_again(subject.model, name)
+        except FarthingError as error:
+            skipped.append(Skipped(f"a copy in {name} as draft", str(error)))

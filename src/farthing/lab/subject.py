@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from farthing.core import ActivationMode, FarthingError, KVDtype, RequestError
+from farthing.core import ActivationMode, KVDtype, RequestError
 from farthing.files.catalog import resolve
 from farthing.files.checkpoint import open_checkpoint
 from farthing.lab.facts import facts
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from farthing.backends.native import NativeBackend
+    from farthing.core import SamplingParams
     from farthing.engine.load import LoadProgress
+    from farthing.models.load import Model
     from farthing.text.tokenizer import Tokenizer
 
 NOT_USED = "not used"
@@ -31,7 +34,8 @@ class Subject:
 
     `rounds` is how often whatever is measured is measured; `seed` fixes all that is random. `text`
     is what a person gave to be read instead of the usual passage, `matrix` the name of the weight
-    that is looked at instead of the most extreme one.
+    that is looked at instead of the most extreme one; `prompts` are a person's own with how each is
+    sampled, `draft` and `student` models beside this one.
     """
 
     def __init__(
@@ -46,6 +50,9 @@ class Subject:
         seed: int = 0,
         text: str | None = None,
         matrix: str | None = None,
+        prompts: tuple[tuple[Any, SamplingParams], ...] = (),
+        draft: str | None = None,
+        student: str | None = None,
     ) -> None:
         self.name = model
         self.threads = usable_cores() if threads is None else threads
@@ -55,6 +62,9 @@ class Subject:
         self.seed = seed
         self.text = PASSAGE if text is None else text
         self.matrix = matrix
+        self.prompts = prompts
+        self.draft = draft
+        self.student = student
         self.isa = NOT_USED
         self.progress = progress
         progress.phase("find")
@@ -69,32 +79,42 @@ class Subject:
         return load_tokenizer(self.checkpoint)
 
     def open_native(
-        self, context_length: int, sequences: int = 1, kv_dtype: KVDtype | None = None
+        self,
+        context_length: int,
+        sequences: int = 1,
+        kv_dtype: KVDtype | None = None,
+        model: Model | None = None,
     ) -> NativeBackend:
         """The product's backend with room for `sequences` texts of that context, each with a row.
 
-        Whoever asks closes it. Raises `DoesNotFitError` where the machine has not the memory.
+        `model` is another form of the subject's. Whoever asks closes it. Raises `DoesNotFitError`
+        where the machine has not the memory.
         """
         from farthing.backends.native import NativeBackend
 
+        model = self.model if model is None else model
         plan = plan_memory(
-            self.model,
+            model,
             context_length=context_length,
             sequences=sequences,
             kv_dtype=self.kv_dtype if kv_dtype is None else kv_dtype,
             activations=self.activations,
             threads=self.threads,
         )
-        backend = NativeBackend(self.model, plan)
+        backend = NativeBackend(model, plan)
         self.isa = backend.tier
         return backend
 
     @contextmanager
     def native(
-        self, context_length: int, sequences: int = 1, kv_dtype: KVDtype | None = None
+        self,
+        context_length: int,
+        sequences: int = 1,
+        kv_dtype: KVDtype | None = None,
+        model: Model | None = None,
     ) -> Iterator[NativeBackend]:
         """`open_native`, closed when the block ends."""
-        backend = self.open_native(context_length, sequences, kv_dtype)
+        backend = self.open_native(context_length, sequences, kv_dtype, model)
         try:
             yield backend
         finally:
@@ -114,22 +134,32 @@ class Subject:
             )
         return ids[:count]
 
+    @property
+    def texts_digest(self) -> str:
+        """Of what a person gave to be read: a file may change its content and keep its name."""
+        return blake2b(repr((self.text, self.prompts)).encode(), digest_size=16).hexdigest()
+
     def provenance(self) -> dict[str, Any]:
-        """Version, model with its hash, machine, threads, settings."""
+        """Version, model with its hash, machine, threads, kernels, settings."""
         return {
-            **facts(self.name, self.path, self.threads, self.isa),
+            **self._facts,
+            "isa": self.isa,
             "kv_dtype": self.kv_dtype.value,
             "activations": "default" if self.activations is None else self.activations.value,
             "rounds": self.rounds,
         }
 
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """Every byte of the model is read for its hash: once."""
+        from farthing.backends.native import NativeBackend
 
-def require_torch(what: str) -> None:
-    """Raises `FarthingError`, saying how to get it, where torch is not installed."""
+        found = facts(self.name, self.path, self.threads, self.isa)
+        return {**found, "kernels": NativeBackend.kernel_version}
+
+
+def has_torch() -> bool:
+    """Whether the torch backend can be used here."""
     from importlib.util import find_spec
 
-    if find_spec("torch") is None:
-        raise FarthingError(
-            f"{what} is measured on the torch backend, and torch is not installed here: "
-            "pip install 'farthing[torch]'"
-        )
+    return find_spec("torch") is not None

@@ -33,17 +33,22 @@ class Column:
 
     def shown(self, cell: Cell) -> str:
         """A cell for people: of samples the median and, in brackets, the least and the most."""
+        middle, spread = self.parts(cell)
+        return f"{middle} ({spread})" if spread else middle
+
+    def parts(self, cell: Cell) -> tuple[str, str]:
+        """A cell's figure and, where it has an interval, "low to high"."""
         if cell is None:
-            return ""
+            return "", ""
         if isinstance(cell, str):
-            return cell
+            return cell, ""
         if isinstance(cell, Samples) and cell.count == 1:
-            return format(cell.median, self.spec)
+            return format(cell.median, self.spec), ""
         if isinstance(cell, Samples | Interval):
             middle = cell.median if isinstance(cell, Samples) else cell.middle
-            low, middle_text, high = (format(x, self.spec) for x in (cell.low, middle, cell.high))
-            return f"{middle_text} ({low} to {high})"
-        return format(cell, self.spec)
+            low, high = (format(x, self.spec) for x in (cell.low, cell.high))
+            return format(middle, self.spec), f"{low} to {high}"
+        return format(cell, self.spec), ""
 
 
 @dataclass(frozen=True)
@@ -65,15 +70,17 @@ class Expectation:
 class Plot:
     """How a table is drawn: columns by name, `y` over `x`, one series for each `y`.
 
-    `labels` is a column that names each point.
+    `labels` is a column that names each point. "stacked" draws the `y` of each `x`, parts of a
+    whole, as one bar of their shares. `marks` are places on the x axis with a word for each.
     """
 
-    kind: Literal["lines", "points", "bars"]
+    kind: Literal["lines", "points", "bars", "stacked"]
     x: str
     y: tuple[str, ...]
     x_scale: Literal["linear", "log", "names"] = "linear"
     y_scale: Literal["linear", "log"] = "linear"
     labels: str = ""
+    marks: tuple[tuple[float, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,9 @@ class Table:
         return {
             "key": self.key,
             "title": self.title,
-            "columns": [{"name": each.name, "unit": each.unit} for each in self.columns],
+            "columns": [
+                {"name": each.name, "unit": each.unit, "spec": each.spec} for each in self.columns
+            ],
             "rows": [[_cell_as_json(cell) for cell in row] for row in self.rows],
             "finding": self.finding,
             "expectation": None
@@ -127,6 +136,7 @@ class Table:
                     "x_scale": plot.x_scale,
                     "y_scale": plot.y_scale,
                     "labels": plot.labels,
+                    "marks": [list(mark) for mark in plot.marks],
                 }
                 for plot in self.plots
             ],
@@ -134,10 +144,21 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Section:
-    """The tables of one command, and where they come from.
+class Skipped:
+    """What a section would have measured, and why it cannot: on this model, or on this machine.
 
-    `provenance` is what `lab.facts.facts` gives. `seconds` is how long it all took.
+    A section that can measure nothing gives this alone, in place of its tables.
+    """
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """The tables of one command, what it had to leave out, and where they come from.
+
+    `provenance` is what `Subject.provenance` gives. `seconds` is how long it all took.
     """
 
     name: str
@@ -147,6 +168,7 @@ class Section:
     provenance: dict[str, Any]
     seconds: float
     tables: tuple[Table, ...]
+    skipped: tuple[Skipped, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Everything, under stable names."""
@@ -158,20 +180,26 @@ class Section:
             "seed": self.seed,
             "seconds": self.seconds,
             "tables": [table.as_json() for table in self.tables],
+            "skipped": [{"what": each.what, "reason": each.reason} for each in self.skipped],
         }
 
 
 def _cell_as_json(cell: Cell) -> Any:
     if isinstance(cell, Samples):
         return {
-            "median": cell.median,
-            "low": cell.low,
-            "high": cell.high,
+            "median": _number(cell.median),
+            "low": _number(cell.low),
+            "high": _number(cell.high),
             "n": cell.count,
-            "values": list(cell.values),
+            "values": [_number(each) for each in cell.values],
         }
     if isinstance(cell, Interval):
-        return {"middle": cell.middle, "low": cell.low, "high": cell.high}
+        return {name: _number(getattr(cell, name)) for name in ("middle", "low", "high")}
     if isinstance(cell, float) and not math.isfinite(cell):
-        return None  # JSON has no such number
+        return {"not_finite": str(cell)}
     return cell
+
+
+def _number(value: float) -> float | str:
+    """JSON has no infinities, and no number that is none: these are "inf", "-inf" and "nan"."""
+    return value if math.isfinite(value) else str(value)

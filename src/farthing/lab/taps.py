@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from farthing.lab.subject import Subject
+    from farthing.models.load import Model
     from farthing.models.program import Program
 
 
@@ -34,11 +35,15 @@ def residual_values(program: Program) -> list[str]:
 
 
 def tapped(
-    subject: Subject, names: Collection[str], ids: Sequence[int]
+    subject: Subject, names: Collection[str], ids: Sequence[int], model: Model | None = None
 ) -> dict[str, NDArray[np.float32]]:
-    """What values are, (tokens, width), while `ids` are read in one step, in full precision."""
+    """What values are, (tokens, width), while `ids` are read in one step, in full precision.
+
+    `model` is the subject's unless given: another form of it.
+    """
+    model = subject.model if model is None else model
     plan = plan_memory(
-        subject.model,
+        model,
         context_length=len(ids),
         slots=1,
         kv_dtype=KVDtype.FP32,
@@ -48,7 +53,7 @@ def tapped(
         step_rows=1,
         taps=names,
     )
-    backend = NativeBackend(subject.model, plan)
+    backend = NativeBackend(model, plan)
     subject.isa = backend.tier
     try:
         length = len(ids)

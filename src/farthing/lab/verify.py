@@ -368,6 +368,10 @@ class _Recalling:
             for sequence, length in zip(sequences, most, strict=True)
         ]
 
+    def matched(self, sequence: Sequence) -> int:
+        """See `Drafter`."""
+        return 0
+
     def chances(self, sequence: Sequence) -> list[NDArray[np.float64]]:
         """See `Drafter`."""
         return []

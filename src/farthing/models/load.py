@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from farthing.models.fields import Fields
 from farthing.models.program import Program
 from farthing.models.registry import Architecture, for_gguf, for_model_type
 from farthing.models.remedies import outlier_weights_of, take_remedies, with_remedies
+from farthing.models.trimmed_head import take_head_tokens, with_head_over
 from farthing.quant.formats import FORMATS, decode
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class Model:
 
     `formats` are their storage formats, known without touching the data, and `stored` how the
     checkpoint holds them; also, where the embedding is the head, how it would hold a head of its
-    own. `unused` are tensors of the file that the text model has no use for.
+    own. `unused` are tensors of the file that the text model has no use for. Its tokenizer has
+    `merges` merges, or about as many: of a folder, whose tokenizer is not read, one an entry.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Model:
     formats: Mapping[str, str]
     stored: Mapping[str, StoredForm]
     unused: tuple[str, ...]
+    merges: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class _Source:
     architecture: Architecture
     config: ModelConfig
     stored: dict[str, StoredTensor]
+    merges: int
 
 
 def load_model(checkpoint: Checkpoint) -> Model:
@@ -116,6 +120,10 @@ def load_model(checkpoint: Checkpoint) -> Model:
     """
     source = _of_gguf(checkpoint) if isinstance(checkpoint, GGUFFile) else _of_folder(checkpoint)
     program = source.architecture.build(source.config)
+    head = f"{source.architecture.modules['head'][source.form]}.weight"
+    head_tokens = take_head_tokens(program, head, source.stored, source.where)
+    if head_tokens is not None:
+        program = with_head_over(program, head_tokens)
     makers: dict[str, Callable[[], StoredTensor]] = {}
     formats: dict[str, str] = {}
     forms: dict[str, StoredForm] = {}
@@ -129,7 +137,6 @@ def load_model(checkpoint: Checkpoint) -> Model:
         forms[name] = _stored_form(source, template, tensor)
         makers[name] = _maker(forms[name], tensor, source.where)
         formats[name] = tensor.format if len(tensor.shape) == 2 else "F32"
-    head = f"{source.architecture.modules['head'][source.form]}.weight"
     forms.setdefault("head.weight", StoredForm(head))
     stored_names = {name: form.name for name, form in forms.items()}
     remedies = take_remedies(program, stored_names, source.stored, source.where)
@@ -148,6 +155,7 @@ def load_model(checkpoint: Checkpoint) -> Model:
         MappingProxyType(formats),
         MappingProxyType(forms),
         _unused(source),
+        source.merges,
     )
 
 
@@ -162,7 +170,9 @@ def _of_gguf(checkpoint: GGUFFile) -> _Source:
     # Reading the configuration has used it.
     stored.pop("rope_freqs.weight", None)
     name = metadata.text("general.name", None, checkpoint.path.stem)
-    return _Source(name, where, 0, architecture, config, stored)
+    merges = checkpoint.metadata.get("tokenizer.ggml.merges")
+    count = len(merges) if isinstance(merges, Sequence) else 0
+    return _Source(name, where, 0, architecture, config, stored, count)
 
 
 def _of_folder(checkpoint: SafetensorsFolder) -> _Source:
@@ -178,7 +188,8 @@ def _of_folder(checkpoint: SafetensorsFolder) -> _Source:
         # Some checkpoints store the embedding a second time.
         stored.pop("lm_head.weight", None)
     name = checkpoint.folder.resolve().name
-    return _Source(name, str(checkpoint.folder), 1, architecture, config, stored)
+    where = str(checkpoint.folder)
+    return _Source(name, where, 1, architecture, config, stored, config.vocabulary_size)
 
 
 def _configured(

@@ -157,6 +157,14 @@ def _zero_columns(widths: Widths, shapes: Shapes, a: Attributes) -> int:
     return widths[0]
 
 
+def _spread(widths: Widths, shapes: Shapes, a: Attributes) -> int:
+    columns, width = a["columns"], a["width"]
+    _require(len(columns) == widths[0], f"{len(columns)} columns for {widths[0]} numbers")
+    ascending = all(first < second for first, second in pairwise((-1, *columns, width)))
+    _require(ascending, f"columns must ascend from 0 below {width}")
+    return int(width)
+
+
 _INPUT_SCALE: Mapping[str, type] = MappingProxyType({"input_scale": float})
 
 OPS: Mapping[str, OpSpec] = MappingProxyType(
@@ -201,6 +209,8 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
         "rows": OpSpec(1, (0,), {}, _same),
         # x W^T over wanted rows: the vocabulary's scores
         "logits": OpSpec(1, (1,), {}, _linear, _INPUT_SCALE),
+        # `width` numbers: those of x in `columns`, -inf elsewhere
+        "spread": OpSpec(1, (0,), {"columns": tuple, "width": int}, _spread),
     }
 )
 

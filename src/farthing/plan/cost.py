@@ -77,12 +77,65 @@ def total(costs: Iterable[Cost]) -> Cost:
     return sum(costs, Cost())
 
 
+@dataclass(frozen=True)
+class Work:
+    """A step's cost, apart by what it grows with.
+
+    That is of the stages that see every token fed, of those that see the `wanted` rows alone (the
+    head), and of attention.
+    """
+
+    tokens: Cost
+    rows: Cost
+    attention: Cost
+    wanted: int
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.tokens + other.tokens,
+            self.rows + other.rows,
+            self.attention + other.attention,
+            self.wanted + other.wanted,
+        )
+
+    def __sub__(self, other: Work) -> Work:
+        return Work(
+            self.tokens - other.tokens,
+            self.rows - other.rows,
+            self.attention - other.attention,
+            self.wanted - other.wanted,
+        )
+
+    def __mul__(self, times: int) -> Work:
+        return Work(
+            self.tokens * times, self.rows * times, self.attention * times, self.wanted * times
+        )
+
+    @property
+    def total(self) -> Cost:
+        """All of it."""
+        return self.tokens + self.rows + self.attention
+
+
 def stage_costs(
     program: Program, plan: MemoryPlan, spans: Sequence[Span], rows: int
 ) -> tuple[Cost, ...]:
     """One cost for each of `plan.stages`, for a step of these `spans` that wants `rows` rows."""
     tokens = sum(count for _, count in spans)
     return tuple(_cost(stage, program, plan, spans, tokens, rows) for stage in plan.stages)
+
+
+def step_work(program: Program, plan: MemoryPlan, spans: Sequence[Span], rows: int) -> Work:
+    """What `stage_costs` gives, summed."""
+    tokens: list[Cost] = []
+    wanted: list[Cost] = []
+    attention: list[Cost] = []
+    for stage, cost in zip(plan.stages, stage_costs(program, plan, spans, rows), strict=True):
+        if isinstance(stage, AttendStage):
+            attention.append(cost)
+        else:
+            (wanted if program.values[stage.output].wanted else tokens).append(cost)
+    return Work(total(tokens), total(wanted), total(attention), rows)
 
 
 def prompt_costs(program: Program, plan: MemoryPlan, tokens: int) -> tuple[Cost, ...]:

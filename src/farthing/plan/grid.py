@@ -198,7 +198,8 @@ def _cell(
     question: Question,
 ) -> Cell:
     memory = memory_of(subject, traffic, users)
-    left = question.room - (memory.total - memory.group("cache"))
+    blocks = -(-traffic.tokens(users) // BLOCK_TOKENS)
+    left = question.room - (memory.total - blocks * subject.block_bytes)
     fits = memory.total <= question.room
     timing = None if speed is None or not fits else timing_of(speed, traffic, users, question)
     wanted, meets = question.objective, None
@@ -210,7 +211,7 @@ def _cell(
         memory_bytes=question.room,
         weight_bytes=subject.weight_bytes,
         bytes_per_token=subject.bytes_per_token,
-        tokens=max(0, left // subject.bytes_per_token),
+        tokens=max(0, left * BLOCK_TOKENS // subject.block_bytes),
         allocated_tokens=max(0, left // subject.block_bytes * BLOCK_TOKENS),
         context=traffic.context,
         users=users,

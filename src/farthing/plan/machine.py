@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farthing.plan import other_systems
+from farthing.plan.process import BASE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,8 @@ _FAST_SHARE = 0.5
 class MemoryRoom:
     """Bytes that can be allocated now, as the system and as the cgroups of this process see it.
 
-    `limit` is None where no cgroup sets one.
+    What this process has of its own already counts as there, up to `BASE_BYTES`: whoever asks
+    whether a process has room means all of it. `limit` is None where no cgroup sets one.
     """
 
     system: int
@@ -78,7 +80,9 @@ def memory_room(root: Path = Path("/")) -> MemoryRoom:
         return MemoryRoom(other_systems.windows_available_memory(), None)
     if sys.platform == "darwin":
         return MemoryRoom(other_systems.macos_available_memory(), None)
-    return MemoryRoom(_meminfo_available(root), min(_memory_rooms(root), default=None))
+    own = _own_base(root)
+    limit = min(_memory_rooms(root), default=None)
+    return MemoryRoom(_meminfo_available(root) + own, None if limit is None else limit + own)
 
 
 def _performance_cpus(cpus: set[int], root: Path) -> set[int]:
@@ -163,6 +167,15 @@ def _meminfo_available(root: Path) -> int:
         if name == "MemAvailable":
             return int(value.split()[0]) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _own_base(root: Path) -> int:
+    """Of the anonymous memory of this process what any would have."""
+    for line in (_read(root / "proc/self/status") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == "RssAnon":
+            return min(int(value.split()[0]) * 1024, BASE_BYTES)
+    return 0
 
 
 def _read(path: Path) -> str | None:

@@ -8,7 +8,7 @@ the offsets given here, so what a plan says and what a process takes cannot drif
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from farthing.core import (
@@ -23,7 +23,7 @@ from farthing.plan import packed
 from farthing.plan.arena import Arena, lay_arena
 from farthing.plan.machine import available_memory, usable_cores
 from farthing.plan.packed import PackedFormat, packed_format, round_up
-from farthing.plan.process import process_bytes
+from farthing.plan.process import LOOKUP_TOKEN_BYTES, SLOT_BYTES, TOKEN_BYTES, process_bytes
 from farthing.plan.stages import Stage, fuse, require_stored
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ USUAL_SLOTS = 32
 USUAL_STEP_TOKENS = 512
 DRAFT_ROWS = 16
 """The most guesses at tokens that a step of a server takes along, however many texts run."""
+
+CATCH_UP_TOKENS = 64
+"""The most tokens that a draft model reads in one go, all sequences together, before it guesses."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class MemoryPlan:
     """What the native backend allocates, in bytes, and where everything goes.
 
     `slots` texts run at once at most; a step feeds at most `step_tokens` tokens and wants at most
-    `step_rows` rows. `taps` are the values that can be looked at after a step.
+    `step_rows` rows. `taps` are the values that can be looked at after a step. `draft` is the plan
+    of a model that guesses beside this one, in the same process.
     """
 
     stages: tuple[Stage, ...]
@@ -82,6 +86,7 @@ class MemoryPlan:
     step_rows: int
     process_bytes: int
     taps: frozenset[str]
+    draft: MemoryPlan | None = None
 
     @property
     def cache_tokens(self) -> int:
@@ -95,13 +100,24 @@ class MemoryPlan:
 
     @property
     def total_bytes(self) -> int:
-        """All that the backend allocates; the process itself (`process_bytes`) comes on top."""
+        """All that the backend allocates; draft and process (`process_bytes`) come on top."""
         return self.weight_bytes + self.cache_bytes + self.arena.total_bytes
+
+    @property
+    def draft_bytes(self) -> int:
+        """All that the draft's backend allocates."""
+        return 0 if self.draft is None else self.draft.total_bytes
 
     @property
     def needed_bytes(self) -> int:
         """All anonymous memory that there must be room for."""
-        return self.total_bytes + self.process_bytes
+        return self.total_bytes + self.draft_bytes + self.process_bytes
+
+    @property
+    def block_bytes_in_all(self) -> int:
+        """What a block more takes: in this cache, in the draft's, and as texts on their way."""
+        draft = 0 if self.draft is None else self.draft.block_bytes
+        return self.block_bytes + draft + BLOCK_TOKENS * TOKEN_BYTES
 
 
 def plan_memory(
@@ -118,6 +134,8 @@ def plan_memory(
     step_rows: int | None = None,
     taps: Collection[str] = (),
     draft_rows: int = 0,
+    draft: Model | None = None,
+    lookup_tokens: int = 0,
 ) -> MemoryPlan:
     """Lays out the memory of `model` for texts of up to `context_length` positions each.
 
@@ -126,7 +144,8 @@ def plan_memory(
     that can never fit is refused when it is asked for. `slots` is the most texts that run at once.
 
     `taps` names values of the Program that are kept, each in memory of its own, until the next
-    step. A value that exists only within a stage cannot be.
+    step. A value that exists only within a stage cannot be. `draft` is a model that guesses: it has
+    a cache of as many positions, and feeds a step of one token a slot and some more.
 
     None means: the model's own context length, all usable cores, 32 slots or one for each of
     `sequences`, one wanted row a slot and `draft_rows` for guesses, and 512 tokens a step or one a
@@ -172,7 +191,7 @@ def plan_memory(
         chunks=-(-context_length // CHUNK_TOKENS),
         taps=taps,
     )
-    return MemoryPlan(
+    plan = MemoryPlan(
         stages,
         weights,
         weight_bytes,
@@ -187,28 +206,44 @@ def plan_memory(
         slots,
         step_tokens,
         step_rows,
-        process_bytes(model.program.vocabulary_size, slots),
+        process_bytes(
+            model.config.vocabulary_size, model.merges, slots, total_blocks * BLOCK_TOKENS
+        )
+        + lookup_tokens * LOOKUP_TOKEN_BYTES,
         frozenset(taps),
     )
+    return plan if draft is None else replace(plan, draft=_draft_plan(draft, plan))
 
 
-def require_room(
-    plan: MemoryPlan, room: int | None = None, *, beside: MemoryPlan | None = None
-) -> None:
+def _draft_plan(draft: Model, target: MemoryPlan) -> MemoryPlan:
+    """The process is the target's."""
+    plan = plan_memory(
+        draft,
+        context_length=min(draft.config.context_length, target.context_length),
+        cache_tokens=target.cache_tokens,
+        slots=target.slots,
+        kv_dtype=target.kv_dtype,
+        activations=target.activations,
+        threads=target.threads,
+        step_tokens=max(CATCH_UP_TOKENS, 2 * target.slots),
+    )
+    return replace(plan, process_bytes=0)
+
+
+def require_room(plan: MemoryPlan, room: int | None = None) -> None:
     """Raises `DoesNotFitError`, saying what would fit, unless `room` bytes hold the plan.
 
-    None means what this machine, or the container it runs in, can give now. What another model
-    takes that is loaded `beside` it is room no more.
+    None means what this machine, or the container it runs in, can give now.
     """
     room = available_memory() if room is None else room
-    room -= 0 if beside is None else beside.total_bytes
     needed = plan.needed_bytes
     if needed <= room:
         return
+    draft = f"draft {plan.draft_bytes / MIB:,.0f}, " if plan.draft else ""
     raise DoesNotFitError(
         f"the model needs {needed / MIB:,.0f} MiB (weights {plan.weight_bytes / MIB:,.0f}, cache "
         f"of {plan.cache_tokens:,} tokens {plan.cache_bytes / MIB:,.0f}, working memory of "
-        f"{plan.slots:,} slots {plan.arena.total_bytes / MIB:,.0f}, process "
+        f"{plan.slots:,} slots {plan.arena.total_bytes / MIB:,.0f}, {draft}process "
         f"{plan.process_bytes / MIB:,.0f}), but {room / MIB:,.0f} MiB are available: "
         f"{_way_out(plan, room - needed)}"
     )
@@ -216,8 +251,8 @@ def require_room(
 
 def _way_out(plan: MemoryPlan, left: int) -> str:
     """What to ask for instead, where `left` bytes, a negative number, remain of the room."""
-    left += plan.cache_bytes
-    tokens = left // plan.block_bytes * BLOCK_TOKENS
+    left += plan.total_blocks * plan.block_bytes_in_all
+    tokens = left // plan.block_bytes_in_all * BLOCK_TOKENS
     if tokens > 0:
         flag = f"--cache-tokens {tokens}"
         if tokens < plan.context_length <= plan.cache_tokens < plan.context_length + BLOCK_TOKENS:
@@ -227,9 +262,10 @@ def _way_out(plan: MemoryPlan, left: int) -> str:
             advice += "; an int8 cache (--kv-dtype int8) halves one of 16 bits"
         return advice
     smaller = "a smaller or more strongly quantised model"
-    vocabulary = plan.arena.values[plan.stages[-1].output].width
-    of_slots = plan.process_bytes - process_bytes(vocabulary, 1)
-    if plan.slots > 1 and left + plan.arena.total_bytes + of_slots >= plan.block_bytes:
+    if plan.draft is not None:
+        smaller += ", or no draft (--speculate ngram)"
+    arenas = sum(each.arena.total_bytes for each in (plan, plan.draft) if each is not None)
+    if plan.slots > 1 and left + arenas + (plan.slots - 1) * SLOT_BYTES >= plan.block_bytes_in_all:
         return f"no cache fits: use fewer slots (--slots), or {smaller}"
     return f"no cache fits: use {smaller}"
 

@@ -1,28 +1,36 @@
 """What a process takes besides the plan: interpreter, libraries, tokenizer, and texts on their way.
 
 Measured on Linux x86-64 with CPython 3.11: peaks of anonymous memory (RssAnon) of `farthing serve`
-while every slot writes at once until the cache is full, less the plan's regions. Loads of models
-with vocabularies of 49,152 and 262,144 entries and 4 to 32 slots lie 0.5 to 4.5 MiB below this sum.
+while every slot writes at once until the cache is full, and tells the log-probabilities of each
+token and of five others, less the plan's regions. `tests/cli/test_plan_peak.py` holds them to 3 %
+of the sum; from run to run they differ by 1 or 2 %, as memory is given back sooner or later.
 """
 
 from __future__ import annotations
 
 _MIB = 1 << 20
 
-BASE_BYTES = 50 * _MIB
+BASE_BYTES = 38 * _MIB
 """The interpreter, numpy, the server's libraries and the stacks of its threads."""
 
-ENTRY_BYTES = 172
-"""An entry of the vocabulary: tokenizer, merges, what turns ids into text."""
+ENTRY_BYTES, MERGE_BYTES = 235, 290
+"""An entry of the vocabulary, and a merge of the tokenizer, with what reading them leaves."""
 
-SLOT_BYTES = _MIB // 4
-"""A text that runs: its connection, its ids, its rows."""
+SLOT_BYTES = _MIB // 32
+"""A text that runs: its connection, its rows, masks as wide as the vocabulary."""
 
-SLOT_ENTRY_BYTES = 1
-"""An entry of the vocabulary for a text that runs: masks and counts as wide as the vocabulary."""
+TOKEN_BYTES = 600
+"""A token of a text: a third for its id and text, the rest for the log-probabilities that are told
+with it. Whoever lets more be told than five for a token needs a reserve."""
+
+LOOKUP_TOKEN_BYTES = 160
+"""A token of recent texts that guesses are looked up in: 4 of its own, 4 in the chain of its pair's
+occurrences, the rest an entry of a dictionary, where no pair is like another."""
 
 
-def process_bytes(vocabulary: int, slots: int) -> int:
-    """Anonymous memory of a server that runs `slots` texts, without weights, cache and arena."""
-    text = SLOT_BYTES + SLOT_ENTRY_BYTES * vocabulary
-    return BASE_BYTES + ENTRY_BYTES * vocabulary + slots * text
+def process_bytes(vocabulary: int, merges: int, slots: int, tokens: int) -> int:
+    """Anonymous memory of a server that runs `slots` texts of `tokens` tokens in all, without
+    weights, cache and arena.
+    """
+    tokenizer = ENTRY_BYTES * vocabulary + MERGE_BYTES * merges
+    return BASE_BYTES + tokenizer + SLOT_BYTES * slots + TOKEN_BYTES * tokens

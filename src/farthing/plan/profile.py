@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 VERSION = 1
 _MOST_POINTS = 10_000
 _MOST_COUNT = 1 << 31
+_MOST_LOOKED_AT = 256
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def find_profile(key: ProfileKey) -> tuple[Profile | None, str]:
     """The stored profile, or None; and why there is none, in words."""
     path = profiles_folder() / key.file_name
     if not path.exists():
-        return None, "no profile of it is stored: farthing bench measures one"
+        return None, f"{_nearest(key)}: farthing bench measures one"
     try:
         profile = read_profile(path)
     except FileFormatError as error:
@@ -157,6 +158,26 @@ def find_profile(key: ProfileKey) -> tuple[Profile | None, str]:
     if profile.key != key:
         return None, f"its stored profile is refused ({path} is of something else)"
     return profile, ""
+
+
+def _nearest(key: ProfileKey) -> str:
+    """Why there is none: what a stored profile of the same model was measured with instead."""
+    others: list[tuple[int, str, str]] = []
+    paths = sorted(profiles_folder().glob("*.json"))[:_MOST_LOOKED_AT]
+    for path in paths:
+        try:
+            other = read_profile(path)
+        except FileFormatError:
+            continue  # one of another model, as far as anybody knows
+        if other.key.model == key.model and other.key.file_name == path.name:
+            wanted, has = asdict(key), asdict(other.key)
+            apart = [f"{n} {has[n]}, not {wanted[n]}" for n in has if has[n] != wanted[n]]
+            others.append((len(apart), other.measured, "; ".join(apart)))
+    if not others:
+        return "no profile of it is stored"
+    least = min(apart for apart, _, _ in others)
+    _, measured, how = max(each for each in others if each[0] == least)
+    return f"its profile of {measured} does not apply (measured with {how})"
 
 
 def read_profile(path: Path) -> Profile:

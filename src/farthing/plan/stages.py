@@ -186,10 +186,14 @@ def head_source(stages: tuple[Stage, ...]) -> Source | None:
     None where something else than a norm stands between the two.
     """
     rows = [stage for stage in stages if isinstance(stage, RowStage) and stage.kind == "rows"]
-    head = stages[-1]
-    if isinstance(head, LinearStage) and [head.source.value] == [stage.output for stage in rows]:
-        return head.source
+    heads = [each for each in stages if isinstance(each, LinearStage) and _is_head(each)]
+    if [head.source.value for head in heads] == [stage.output for stage in rows]:
+        return heads[0].source if heads else None
     return None
+
+
+def _is_head(stage: LinearStage) -> bool:
+    return any(op.kind == "logits" for op in stage.ops)
 
 
 class _Fusion:

@@ -10,13 +10,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from farthing.core import ActivationMode, KVDtype, RequestError
-from farthing.plan.cost import Cost, stage_costs, total
+from farthing.plan.cost import Cost, Work, step_work
 from farthing.plan.memory import DRAFT_ROWS, USUAL_STEP_TOKENS, bytes_per_token, plan_memory
 from farthing.plan.packed import packed_format
 from farthing.plan.precision import stored_as
 from farthing.plan.sum import plan_sum, shape_sum
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from farthing.models.load import Model
     from farthing.plan.memory import MemoryPlan
     from farthing.plan.precision import Precision
@@ -29,6 +31,7 @@ _REMEMBERED = 4096
 class Subject(Protocol):
     """One precision and one kind of cache of a model. Bytes and tokens, no machine.
 
+    Where a model guesses beside it, a token takes cache in both.
     `context_length` is the longest context, None where it is not known; a step of a prompt feeds
     at most `step_tokens` tokens.
     """
@@ -46,11 +49,11 @@ class Subject(Protocol):
         """What `users` texts of at most `context` tokens take that share a cache of `tokens`."""
         ...
 
-    def step(self, first: int, count: int, wanted: int) -> Cost:
+    def step(self, first: int, count: int, wanted: int) -> Work:
         """A step that feeds one text `count` tokens from position `first` on, `wanted` rows."""
         ...
 
-    def joining(self, context: int) -> Cost:
+    def joining(self, context: int) -> Work:
         """What a text that writes its token number `context` adds to a step of others."""
         ...
 
@@ -70,8 +73,13 @@ class ModelSubject:
         threads: int | None = None,
         file_bytes: int = 0,
         reserve: int = 0,
+        draft_rows: int = DRAFT_ROWS,
+        draft: Callable[[Model], Model] | None = None,
     ) -> None:
-        """`file_bytes` and `reserve` are as in `plan_sum`. Raises what `stored_as` raises."""
+        """`file_bytes` and `reserve` are as in `plan_sum`, `draft_rows` as in `plan_memory`.
+
+        `draft` gives the model that guesses beside this one. Raises what `stored_as` raises.
+        """
         self.model = stored_as(model, wanted)
         self.name = model.name
         self.weights = wanted.name
@@ -82,9 +90,13 @@ class ModelSubject:
         self._threads = threads
         self._file_bytes = file_bytes
         self._reserve = reserve
+        self._draft_rows = draft_rows
+        self._draft = None if draft is None else draft(self.model)
+        if self._draft is not None:
+            self.bytes_per_token += bytes_per_token(self._draft.program, kv_dtype)
         self.plan = self.planned(1, 1, 1)
         self.weight_bytes = self.plan.weight_bytes
-        self.block_bytes = self.plan.block_bytes
+        self.block_bytes = self.plan.block_bytes_in_all
         self.step = lru_cache(_REMEMBERED)(self._step)
         self.joining = lru_cache(_REMEMBERED)(self._joining)
         self.memory = lru_cache(_REMEMBERED)(self._memory)
@@ -99,7 +111,8 @@ class ModelSubject:
             kv_dtype=self.kv_dtype,
             activations=self._activations,
             threads=self._threads,
-            draft_rows=DRAFT_ROWS,
+            draft_rows=self._draft_rows,
+            draft=self._draft,
         )
 
     def _memory(self, context: int, users: int, tokens: int) -> MemorySum:
@@ -110,12 +123,11 @@ class ModelSubject:
             reserve=self._reserve,
         )
 
-    def _step(self, first: int, count: int, wanted: int) -> Cost:
-        return total(stage_costs(self.model.program, self.plan, [(first, count)], wanted))
+    def _step(self, first: int, count: int, wanted: int) -> Work:
+        return step_work(self.model.program, self.plan, [(first, count)], wanted)
 
-    def _joining(self, context: int) -> Cost:
-        spans = [(context - 1, 1)] * 2
-        two = total(stage_costs(self.model.program, self.plan, spans, 2))
+    def _joining(self, context: int) -> Work:
+        two = step_work(self.model.program, self.plan, [(context - 1, 1)] * 2, 2)
         return two - self.step(context - 1, 1, 1)
 
 
@@ -155,21 +167,23 @@ class ShapeSubject:
         """The three terms of the formula."""
         return shape_sum(self.shape, self.weights, self._bits, self.kv_dtype, tokens, self._reserve)
 
-    def step(self, first: int, count: int, wanted: int) -> Cost:
+    def step(self, first: int, count: int, wanted: int) -> Work:
         """Every parameter multiplies every token; the causal triangle on top of what is there."""
         pairs = count * first + count * (count + 1) // 2
-        joined = self._products(count, pairs)
-        return Cost(joined, self.weight_bytes, self.bytes_per_token * (first + count))
+        tokens = Cost(self._products(count), self.weight_bytes)
+        return Work(tokens, Cost(), self._attention(pairs, first + count), wanted)
 
-    def joining(self, context: int) -> Cost:
+    def joining(self, context: int) -> Work:
         """The weights are read for the others already."""
-        return Cost(self._products(1, context), 0, self.bytes_per_token * context)
+        return Work(Cost(self._products(1)), Cost(), self._attention(context, context), 1)
 
-    def _products(self, tokens: int, pairs: int) -> dict[ActivationMode, int]:
+    def _products(self, tokens: int) -> dict[ActivationMode, int]:
+        return {self._mode: self.shape.parameters * tokens}
+
+    def _attention(self, pairs: int, positions: int) -> Cost:
+        """Of so many pairs of a token and a position that it sees."""
         bf16 = self.kv_dtype is KVDtype.BF16
         mode = ActivationMode.BF16 if bf16 else ActivationMode.FP32
         shape = self.shape
-        attended = 2 * shape.layers * shape.query_heads * shape.head_dim * pairs
-        products = {self._mode: shape.parameters * tokens}
-        products[mode] = products.get(mode, 0) + attended
-        return products
+        products = 2 * shape.layers * shape.query_heads * shape.head_dim * pairs
+        return Cost({mode: products}, 0, self.bytes_per_token * positions)

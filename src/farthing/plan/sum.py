@@ -76,14 +76,16 @@ def plan_sum(
     are the most bytes of a store on disk.
     """
     parts = [*_weights(plan), *_cache(plan, program.cache), *_working(plan, program)]
+    if plan.draft is not None:
+        parts += _draft(plan.draft)
     parts.append(
         Part(
             "process",
-            "Python, libraries, tokenizer",
+            "Python, tokenizer, texts",
             plan.process_bytes,
             "measured",
-            f"on Linux x86-64, for {_counted(plan.slots, 'slot')} and a vocabulary of "
-            f"{program.vocabulary_size:,}",
+            f"on Linux x86-64, for {_counted(plan.slots, 'slot')}, texts of {plan.cache_tokens:,} "
+            f"tokens and a vocabulary of {program.vocabulary_size:,}",
         )
     )
     if reserve:
@@ -197,6 +199,17 @@ def _working(plan: MemoryPlan, program: Program) -> Iterator[Part]:
         ("sampler", sampling, f"{program.vocabulary_size:,} logits a thread"),
     ):
         yield Part("working", name, size, "derived", detail)
+
+
+def _draft(plan: MemoryPlan) -> Iterator[Part]:
+    """A model that guesses; its cache is in proportion to its target's, and so of that group."""
+    formats = {place.packed.name for place in plan.weights.values() if place.packed is not None}
+    held = f"held as {', '.join(sorted(formats))}"
+    yield Part("draft", "draft: weights", plan.weight_bytes, "derived", held)
+    tokens = f"{plan.cache_tokens:,} tokens, {plan.kv_dtype.value}"
+    yield Part("cache", "draft: cache", plan.cache_bytes, "derived", tokens)
+    steps = f"steps of {plan.step_tokens:,} tokens, {_counted(plan.step_rows, 'row')} wanted"
+    yield Part("draft", "draft: working memory", plan.arena.total_bytes, "derived", steps)
 
 
 def _counted(count: int, what: str) -> str:

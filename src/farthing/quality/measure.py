@@ -28,7 +28,8 @@ from farthing.quality.battery import Answers, ask, flips, questions
 from farthing.quality.intervals import LEVEL
 from farthing.quality.scoring import compare, score
 from farthing.quality.subject import EXACT, Settings, Subject
-from farthing.quality.texts import calibration_text, held_out_text
+from farthing.quality.texts import held_out_text
+from farthing.quality.vocabulary import require_same_tokenizer
 from farthing.quality.windows import WINDOW_TOKENS, cut_windows
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from farthing.quality.scoring import Scores
     from farthing.quality.texts import Text
     from farthing.quality.windows import Windows
-    from farthing.text.tokenizer import Tokenizer
 
     Source = Checkpoint | Path | str
     Progress = Callable[[str, float], None]
@@ -53,14 +53,13 @@ TOKENS = 3000
 
 SERVED = Settings()
 
-_SAMPLE_CHARACTERS = 20_000
-
 
 @dataclass(frozen=True)
 class Measured:
     """One of the two models: what it is called, how it is stored and how it was computed.
 
     `rounded`: some matrix is stored in fewer than 16 bits. `answers` are the battery's, or None.
+    `tensors` and `settings` are the digests of its files.
     """
 
     name: str
@@ -71,6 +70,7 @@ class Measured:
     perplexity: Estimate
     bits_per_byte: Estimate
     answers: Answers | None
+    settings: str
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def measure(
         Subject(reference, reference_settings, window=window, threads=threads) as theirs,
         Subject(candidate, settings, window=window, threads=threads) as ours,
     ):
-        _require_same_tokenizer(ours, theirs)
+        require_same_tokenizer(ours.vocabulary, theirs.vocabulary)
         windows = cut_windows(ours.tokenizer, text, tokens, window)
         room = available_memory()
         require_room(theirs.plan, room)
@@ -132,19 +132,42 @@ def measure(
             reference_answers = ask(theirs.engine, asked)
             tell("ask", 0.0)
             answers = ask(ours.engine, asked)
-        return Measurement(
-            candidate=_measured(ours, scores.nll, windows, answers),
-            reference=_measured(theirs, scores.reference_nll, windows, reference_answers),
-            text=TextFacts(text.name, text.sha256, windows.count, windows.length, windows.scored),
-            scores=scores,
-            perplexity_ratio=figures.perplexity_ratio(scores.nll, scores.reference_nll),
-            kl=figures.divergence(scores),
-            probability_rms=figures.probability_rms(scores),
-            agreement=figures.agreement(scores),
-            battery=_battery(reference_answers, answers),
-            warnings=_warnings(theirs),
-            seconds=perf_counter() - started,
+        return measurement_of(
+            ours,
+            theirs,
+            text,
+            windows,
+            scores,
+            answers,
+            reference_answers,
+            perf_counter() - started,
         )
+
+
+def measurement_of(
+    ours: Subject,
+    theirs: Subject,
+    text: Text,
+    windows: Windows,
+    scores: Scores,
+    answers: Answers | None,
+    reference_answers: Answers | None,
+    seconds: float,
+) -> Measurement:
+    """All figures of a candidate beside its reference, both open, from what they gave."""
+    return Measurement(
+        candidate=_measured(ours, scores.nll, windows, answers),
+        reference=_measured(theirs, scores.reference_nll, windows, reference_answers),
+        text=TextFacts(text.name, text.sha256, windows.count, windows.length, windows.scored),
+        scores=scores,
+        perplexity_ratio=figures.perplexity_ratio(scores.nll, scores.reference_nll),
+        kl=figures.divergence(scores),
+        probability_rms=figures.probability_rms(scores),
+        agreement=figures.agreement(scores),
+        battery=_battery(reference_answers, answers),
+        warnings=_warnings(theirs),
+        seconds=seconds,
+    )
 
 
 def measure_alone(
@@ -210,36 +233,12 @@ def receipt_of(
         level=LEVEL,
         warnings=measurement.warnings,
         farthing=__version__,
+        settings=candidate.settings,
     )
 
 
 def _silent(phase: str, done: float) -> None:
     pass
-
-
-def _require_same_tokenizer(ours: Subject, theirs: Subject) -> None:
-    """Raises `RequestError` where two models do not give probabilities to the same tokens."""
-    sizes = [each.model.program.vocabulary_size for each in (ours, theirs)]
-    if sizes[0] == sizes[1] and _same_tokens(ours.tokenizer, theirs.tokenizer, sizes[0]):
-        return
-    raise RequestError(
-        f"{ours.name} and {theirs.name} have different tokenizers, so neither their perplexities "
-        "nor their distributions can be compared: measure each against a reference of its own, "
-        "and compare bits per byte"
-    )
-
-
-def _same_tokens(ours: Tokenizer, theirs: Tokenizer, size: int) -> bool:
-    """Whether ids stand for the same bytes, and a text is cut and begun alike."""
-    if (ours.adds_bos, ours.bos_id) != (theirs.adds_bos, theirs.bos_id):
-        return False
-    if ours.vocabulary_size != theirs.vocabulary_size:
-        return False
-    known = range(min(size, ours.vocabulary_size))
-    if any(ours.token_bytes(each) != theirs.token_bytes(each) for each in known):
-        return False
-    sample = calibration_text().content[:_SAMPLE_CHARACTERS]
-    return ours.encode(sample) == theirs.encode(sample)
 
 
 def _measured(
@@ -254,6 +253,7 @@ def _measured(
         perplexity=figures.perplexity(nll),
         bits_per_byte=figures.bits_per_byte(nll, windows),
         answers=answers,
+        settings=subject.settings_digest,
     )
 
 

@@ -15,7 +15,7 @@ from farthing.core import BLOCK_TOKENS, FarthingError, StepPlan
 from farthing.quality.windows import scored_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -60,22 +60,41 @@ def compare(
 
     Both have room for steps of the same size. Raises `FarthingError` where logits are not finite.
     """
+    return compare_all([backend], reference, windows, progress)[0]
+
+
+def compare_all(
+    backends: Sequence[Backend],
+    reference: Backend,
+    windows: Windows,
+    progress: Callable[[float], None] | None = None,
+) -> list[Scores]:
+    """`compare` for several, beside which the reference runs once. Each finds what it would alone.
+
+    All have room for steps of the same size. Raises `FarthingError` as `compare` does.
+    """
     shape = windows.count, scored_in(windows.length)
-    found = np.empty((3, *shape)), np.empty(shape, np.bool_)
+    numbers = np.empty((len(backends), 3, *shape))
+    agrees = np.empty((len(backends), *shape), np.bool_)
     for plan, piece in _steps(windows, reference):
         # An engine's lowest blocks and a fresh cache's are the same to a backend.
-        logits = backend.run(plan, want_logits=piece is not None).logits
         wanted = reference.run(plan, want_logits=piece is not None).logits
-        if piece is None or logits is None or wanted is None:
-            continue
-        place = (piece.window, slice(piece.first, piece.first + len(piece.targets)))
-        found[0][(slice(None), *place)], found[1][place] = compare_rows(
-            logits, wanted, piece.targets
-        )
-        if progress is not None:
+        for at, backend in enumerate(backends):
+            logits = backend.run(plan, want_logits=piece is not None).logits
+            if piece is None or logits is None or wanted is None:
+                continue
+            place = (piece.window, slice(piece.first, piece.first + len(piece.targets)))
+            # What is compared is written over, and the last one may have the reference's own.
+            theirs = wanted if at == len(backends) - 1 else wanted.copy()
+            numbers[(at, slice(None), *place)], agrees[(at, *place)] = compare_rows(
+                logits, theirs, piece.targets
+            )
+        if piece is not None and progress is not None:
             progress((piece.window + 1) / windows.count)
-    nll, reference_nll, kl = found[0]
-    return Scores(nll, reference_nll, kl, found[1])
+    return [
+        Scores(nll, reference_nll, kl, same)
+        for (nll, reference_nll, kl), same in zip(numbers, agrees, strict=True)
+    ]
 
 
 def score(

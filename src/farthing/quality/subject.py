@@ -14,9 +14,11 @@ from farthing.files.catalog import resolve
 from farthing.files.checkpoint import DESCRIPTION, open_checkpoint
 from farthing.files.formats import stored_bytes
 from farthing.files.gguf import GGUFFile
-from farthing.files.receipt import Precision, printable, tensors_digest
+from farthing.files.receipt import Precision, printable, settings_digest, tensors_digest
 from farthing.models.load import load_model
+from farthing.models.trimmed_head import head_rows_only
 from farthing.plan.memory import USUAL_SLOTS, USUAL_STEP_TOKENS, plan_memory
+from farthing.quality.vocabulary import Vocabulary
 from farthing.text.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ class Subject:
         self.settings = settings
         self.name = name_of(source)
         self.model = load_model(source)
+        require_whole_head(self.model)
         self.tokenizer: Tokenizer = load_tokenizer(source)
         self.bits_per_weight, self.rounded = _stored_precision(self.model)
         most = self.model.config.context_length
@@ -112,6 +115,16 @@ class Subject:
         return tensors_digest(self.checkpoint)
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """What it gives probabilities to."""
+        return Vocabulary(self.name, self.model.program.vocabulary_size, self.tokenizer)
+
+    @property
+    def settings_digest(self) -> str:
+        """The digest of what its checkpoint says besides."""
+        return settings_digest(self.checkpoint)
+
+    @property
     def precision(self) -> Precision:
         """How it is computed, for a receipt."""
         mode = self.settings.activations
@@ -135,6 +148,18 @@ class Subject:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def require_whole_head(model: Model) -> None:
+    """Raises `RequestError` for a model that has no probability for some tokens: any text that
+    holds one of them has an infinite perplexity.
+    """
+    if head_rows_only(model.program) is not model.program:
+        raise RequestError(
+            f"{model.name} is a draft with a head over some of its vocabulary, so it has neither "
+            "perplexity nor divergence: its receipt says how often its guesses are right; to "
+            "quantise it, leave the measurement out (--no-receipt)"
+        )
 
 
 def name_of(checkpoint: Checkpoint) -> str:

@@ -29,6 +29,9 @@ _RATIOS = tuple(index / 20 for index in range(20))
 _SHARES = tuple(1 - index / 20 for index in range(10))
 _SMALLEST_SCALE = np.float32(1e-4)
 
+_PIECE_WEIGHTS = 1 << 20
+"""Weights whose ranges are searched at once; rows do not depend on each other."""
+
 
 @dataclass(frozen=True)
 class AwqResult:
@@ -88,8 +91,19 @@ def search_clip(
     group = _clip_group(name, weights.shape[1])
     if group == 0:
         return weights
-    largest = np.abs(grouped(weights, group)).max(axis=2)
     blocks = _diagonal_blocks(hessian, group)
+    step = max(1, _PIECE_WEIGHTS // weights.shape[1])
+    pieces = [
+        _clipped(weights[first : first + step], name, blocks, group)
+        for first in range(0, len(weights), step)
+    ]
+    return np.concatenate(pieces)
+
+
+def _clipped(
+    weights: NDArray[np.float32], name: str, blocks: NDArray[np.float32], group: int
+) -> NDArray[np.float32]:
+    largest = np.abs(grouped(weights, group)).max(axis=2)
     best = weights
     least = np.full(largest.shape, np.inf, np.float32)
     for share in _SHARES:

@@ -45,14 +45,16 @@ class Format:
 
     `decode_runs` takes runs as (count, bytes) uint8 and n, and gives (count, n) float32.
     `encode_runs` goes the other way; it is told the largest magnitude in the tensor, which the
-    formats with one scale a tensor use, and each weight's importance, (count, n) float32 or None,
-    which those use that search for their scales. Raises `OverflowError` for a scale beyond float16.
+    formats with one scale a tensor use, and each weight's importance, (count, n) float32 or None.
+    `weighed` says whether that changes what is stored, and `searches` whether scales are searched
+    for without one, too. Raises `OverflowError` for a scale beyond float16.
     """
 
     storage: StorageFormat
     decode_runs: Decoder
     encode_runs: Encoder
     searches: bool = False
+    weighed: bool = False
 
     @property
     def name(self) -> str:
@@ -80,13 +82,16 @@ def _searched(
     name: str,
     decode_blocks: Callable[[NDArray[np.uint8]], NDArray[np.float32]],
     encode_blocks: Callable[[NDArray[np.float32], NDArray[np.float32] | None], NDArray[np.uint8]],
+    *,
+    always: bool = True,
 ) -> Format:
-    """A format of GGUF whose scales are searched for."""
+    """A format of GGUF whose scales are searched for: `always`, or where there is an importance."""
     return Format(
         STORAGE_FORMATS[name],
         lambda blocks, _: decode_blocks(blocks),
         lambda weights, _, importance: encode_blocks(weights, importance),
-        searches=True,
+        searches=always,
+        weighed=True,
     )
 
 
@@ -116,10 +121,10 @@ FORMATS: dict[str, Format] = {
         _blocks("F16", floats.decode_f16, floats.encode_f16),
         _blocks("BF16", floats.decode_bf16, floats.encode_bf16),
         _blocks("Q8_0", legacy.decode_q8_0, legacy.encode_q8_0),
-        _blocks("Q4_0", legacy.decode_q4_0, legacy.encode_q4_0),
-        _blocks("Q4_1", legacy.decode_q4_1, legacy.encode_q4_1),
-        _blocks("Q5_0", legacy.decode_q5_0, legacy.encode_q5_0),
-        _blocks("Q5_1", legacy.decode_q5_1, legacy.encode_q5_1),
+        _searched("Q4_0", legacy.decode_q4_0, legacy.encode_q4_0, always=False),
+        _searched("Q4_1", legacy.decode_q4_1, legacy.encode_q4_1, always=False),
+        _searched("Q5_0", legacy.decode_q5_0, legacy.encode_q5_0, always=False),
+        _searched("Q5_1", legacy.decode_q5_1, legacy.encode_q5_1, always=False),
         _searched("Q2_K", kquants.decode_q2_k, kquants_encoding.encode_q2_k),
         _searched("Q3_K", kquants.decode_q3_k, kquants_encoding.encode_q3_k),
         _searched("Q4_K", kquants.decode_q4_k, kquants_encoding.encode_q4_k),
@@ -258,8 +263,8 @@ def encode(
 
     `largest` is the largest magnitude in the whole tensor, for formats with one scale a tensor,
     where `weights` are only some of its rows. `importance` says for each input of a row, (inputs,),
-    how much the square of its weights' errors counts, in any unit; the formats that search for
-    their scales (`Format.searches`) use it, the others leave nothing to choose.
+    how much the square of its weights' errors counts, in any unit; the formats that can search for
+    their scales (`Format.weighed`) use it, the others leave nothing to choose.
     Raises `UnsupportedModelError` for a format that is not known here or whose blocks do not divide
     a row, and `FileFormatError` for weights that it cannot store: an infinity or a NaN under a
     scale, or a magnitude beyond float16.
@@ -273,12 +278,12 @@ def encode(
         raise FileFormatError(f"weights hold an infinity or a NaN, which {name} cannot store")
     length = found.storage.run_length(weights.shape[-1] if weights.shape else 1)
     runs = np.ascontiguousarray(weights, np.float32).reshape(-1, length)
-    counted = _importance_of_runs(importance, weights.shape, length) if found.searches else None
+    counted = _importance_of_runs(importance, weights.shape, length) if found.weighed else None
     data = np.empty((len(runs), size // len(runs)), np.uint8)
     piece = max(1, _PIECE_WEIGHTS // length)
     spanned = own_largest if largest is None else np.float32(largest)
     try:
-        if found.searches and own_largest > _SEARCHABLE:
+        if (found.searches or counted is not None) and own_largest > _SEARCHABLE:
             raise OverflowError("beyond float16")
         with np.errstate(over="ignore", invalid="ignore"):
             for first in range(0, len(runs), piece):

@@ -17,6 +17,7 @@ import numpy as np
 from farthing.core import FarthingError
 from farthing.quant.hessian import check_hessian
 from farthing.quant.rounding import Rounder
+from farthing.quant.triangular import inverse_factor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _BLOCK = 128
 """Columns whose errors reach all later ones in one matrix product."""
 
-_PIECE_WEIGHTS = 1 << 22
+_PIECE_WEIGHTS = 1 << 21
 """Weights worked on at once; rows do not depend on each other."""
 
 
@@ -50,7 +51,7 @@ def encode_gptq(
     rows, inputs = weights.shape
     check_hessian(hessian, inputs)
     order = _order(hessian, by_importance)
-    factor = _inverse_factor(hessian[np.ix_(order, order)], damping)
+    factor = _inverse_factor(hessian, order, damping)
     spanned = weights if ranges_of is None else ranges_of
     if spanned.shape != weights.shape:
         raise FarthingError(
@@ -78,21 +79,18 @@ def _order(hessian: NDArray[Any], by_importance: bool) -> NDArray[np.intp]:
     return np.arange(len(hessian))
 
 
-def _inverse_factor(hessian: NDArray[Any], damping: float) -> NDArray[np.float32]:
-    """The upper U with (H + damping)^-1 = U^T U, without inverting H itself.
-
-    With J the exchange of first and last, J H J = L L^T gives H = (J L J) (J L J)^T, and J L J is
-    the upper triangular inverse of U.
-    """
+def _inverse_factor(
+    hessian: NDArray[Any], order: NDArray[np.intp], damping: float
+) -> NDArray[np.float32]:
+    """The upper U with (H + damping)^-1 = U^T U, for the inputs in that order."""
     if not damping >= 0:
         raise FarthingError(f"the damping must be a number from 0, not {damping!r:.40}")
-    damped = hessian.astype(np.float64)
+    damped = hessian[np.ix_(order, order)].astype(np.float64, copy=False)
     diagonal = damped.diagonal()
     added = np.where(diagonal == 0, 1.0, damping * diagonal.mean())
     damped[np.diag_indices_from(damped)] += added
     try:
-        lower = np.linalg.cholesky(damped[::-1, ::-1])
-        factor = np.linalg.inv(lower[::-1, ::-1]).astype(np.float32)
+        factor = inverse_factor(damped).astype(np.float32)
     except np.linalg.LinAlgError:
         factor = np.full_like(damped, np.nan, np.float32)
     if not np.isfinite(factor).all():
@@ -100,7 +98,7 @@ def _inverse_factor(hessian: NDArray[Any], damping: float) -> NDArray[np.float32
             f"the Hessian is not positive definite with a damping of {damping:g}: calibrate with "
             "more tokens than the linear has inputs, or raise the damping (0.01 is usual)"
         )
-    return np.triu(factor)
+    return factor
 
 
 def _encode_rows(

@@ -8,6 +8,8 @@
 
 Byte i of the nibbles holds weight i below and weight i + 16 above. The layouts and the rounding are
 those of ggml's reference quantisers (ggml-quants.c); bytes and floats equal the `gguf` package's.
+With an importance of each weight, (n, 32), the scale is searched for, as ggml does with its matrix
+of them, and kept where it loses less than the rounding without.
 Encoders raise `OverflowError` for a scale or a minimum beyond float16, where those store infinity.
 """
 
@@ -18,11 +20,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from farthing.quant.packing import half, half_bytes, inverse, nibbles, pack_nibbles
+from farthing.quant.scale_search import affine_scales, symmetric_scales
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _WEIGHTS = 32
+
+_OFFSETS = [-0.9 + 0.05 * step for step in range(37)]
+"""The candidates of a search with an importance, as ggml's."""
 
 
 def decode_q8_0(blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -66,27 +72,35 @@ def encode_q8_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
     return np.concatenate([half_bytes(scale), codes.astype(np.int8).view(np.uint8)], axis=1)
 
 
-def encode_q4_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
+def encode_q4_0(
+    weights: NDArray[np.float32], importance: NDArray[np.float32] | None = None
+) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 18) bytes."""
-    scale, codes = _symmetric(weights, 8)
+    scale, codes = _weighed_symmetric(weights, importance, 8)
     return np.concatenate([half_bytes(scale), pack_nibbles(codes)], axis=1)
 
 
-def encode_q4_1(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
+def encode_q4_1(
+    weights: NDArray[np.float32], importance: NDArray[np.float32] | None = None
+) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 20) bytes."""
-    scale, minimum, codes = _affine(weights, 15)
+    scale, minimum, codes = _weighed_affine(weights, importance, 15)
     return np.concatenate([half_bytes(scale), half_bytes(minimum), pack_nibbles(codes)], axis=1)
 
 
-def encode_q5_0(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
+def encode_q5_0(
+    weights: NDArray[np.float32], importance: NDArray[np.float32] | None = None
+) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 22) bytes."""
-    scale, codes = _symmetric(weights, 16)
+    scale, codes = _weighed_symmetric(weights, importance, 16)
     return np.concatenate([half_bytes(scale), _pack_fifths(codes), pack_nibbles(codes)], axis=1)
 
 
-def encode_q5_1(weights: NDArray[np.float32]) -> NDArray[np.uint8]:
+def encode_q5_1(
+    weights: NDArray[np.float32], importance: NDArray[np.float32] | None = None
+) -> NDArray[np.uint8]:
     """(n, 32) float32 -> (n, 24) bytes."""
-    scale, minimum, codes = _affine(weights, 31)
+    scale, minimum, codes = _weighed_affine(weights, importance, 31)
     return np.concatenate(
         [half_bytes(scale), half_bytes(minimum), _pack_fifths(codes), pack_nibbles(codes)], axis=1
     )
@@ -109,6 +123,80 @@ def _affine(
     scale = (weights.max(axis=1, keepdims=True) - minimum) / np.float32(highest)
     codes = np.trunc((weights - minimum) * inverse(scale) + np.float32(0.5))
     return scale, minimum, np.minimum(codes.astype(np.uint8), np.uint8(highest))
+
+
+def _weighed_symmetric(
+    weights: NDArray[np.float32], importance: NDArray[np.float32] | None, zero: int
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """As `_symmetric`, or with the scale of a search where that loses less of what counts."""
+    scale, codes = _symmetric(weights, zero)
+    if importance is None:
+        return scale, codes
+    weighed = _weighed(weights, importance)
+    found = symmetric_scales(_columns(weights), _columns(weighed), zero)[:, None]
+    levels = np.rint(weights * inverse(_stored(found)))
+    found_codes = (np.clip(levels, -zero, zero - 1) + np.float32(zero)).astype(np.uint8)
+
+    def error(scales: NDArray[np.float32], chosen: NDArray[np.uint8]) -> NDArray[np.float32]:
+        decoded = _stored(scales) * (chosen.astype(np.float32) - np.float32(zero))
+        return _error(decoded, weights, weighed)
+
+    better = error(found, found_codes) < error(scale, codes)
+    return np.where(better, found, scale), np.where(better, found_codes, codes)
+
+
+def _weighed_affine(
+    weights: NDArray[np.float32], importance: NDArray[np.float32] | None, highest: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.uint8]]:
+    """As `_affine`, or with the scale and minimum of a search where these lose less."""
+    scale, minimum, codes = _affine(weights, highest)
+    if importance is None:
+        return scale, minimum, codes
+    weighed = _weighed(weights, importance)
+    scales, below = affine_scales(_columns(weights), _columns(weighed), highest, _OFFSETS)
+    found, found_minimum = scales[:, None], -below[:, None]
+    levels = np.rint((weights - _stored(found_minimum)) * inverse(_stored(found)))
+    found_codes = np.clip(levels, 0, highest).astype(np.uint8)
+
+    def error(
+        scales: NDArray[np.float32], minima: NDArray[np.float32], chosen: NDArray[np.uint8]
+    ) -> NDArray[np.float32]:
+        decoded = _stored(scales) * chosen.astype(np.float32) + _stored(minima)
+        return _error(decoded, weights, weighed)
+
+    better = error(found, found_minimum, found_codes) < error(scale, minimum, codes)
+    return (
+        np.where(better, found, scale),
+        np.where(better, found_minimum, minimum),
+        np.where(better, found_codes, codes),
+    )
+
+
+def _weighed(weights: NDArray[np.float32], importance: NDArray[np.float32]) -> NDArray[np.float32]:
+    """An importance q gives q sqrt(mean w^2 + w^2), with the block's mean; ggml's is the row's."""
+    squares = np.square(weights)
+    weighed: NDArray[np.float32] = importance * np.sqrt(
+        squares.mean(axis=1, keepdims=True) + squares
+    )
+    return weighed
+
+
+def _columns(blocks: NDArray[np.float32]) -> NDArray[np.float32]:
+    """One weight of each block after the other, as the searches take them."""
+    return np.ascontiguousarray(blocks.T)
+
+
+def _stored(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What float16 keeps of them."""
+    return numbers.astype(np.float16).astype(np.float32)
+
+
+def _error(
+    decoded: NDArray[np.float32], weights: NDArray[np.float32], weighed: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The weighed squared error of each block, (n, 1)."""
+    error: NDArray[np.float32] = (weighed * np.square(decoded - weights)).sum(axis=1, keepdims=True)
+    return error
 
 
 def _pack_fifths(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -27,12 +27,16 @@ class Followed(Protocol):
 
 @dataclass
 class Load:
-    """Requests that have not begun, their answers, tokens of their prompts, and those to come."""
+    """Requests that have not begun, their answers, tokens of their prompts, and those to come.
+
+    `output_squares` is the sum of the squares of the answers' lengths.
+    """
 
     requests: float = 0.0
     answers: float = 0.0
     prompt_tokens: float = 0.0
     output_tokens: float = 0.0
+    output_squares: float = 0.0
 
     def add(self, other: Load, times: float = 1.0) -> None:
         """Adds `times` the other; -1 takes it off."""
@@ -40,6 +44,19 @@ class Load:
         self.answers += times * other.answers
         self.prompt_tokens += times * other.prompt_tokens
         self.output_tokens += times * other.output_tokens
+        self.output_squares += times * other.output_squares
+
+    @property
+    def length(self) -> float:
+        """The mean length of an answer, 1 at least."""
+        return max(1.0, self.output_tokens / self.answers) if self.answers > 0 else 1.0
+
+    @property
+    def variation(self) -> float:
+        """The variance of that length, as a part of its square: 0 where all are equal."""
+        if self.answers <= 0:
+            return 0.0
+        return max(0.0, self.output_squares / self.answers / self.length**2 - 1)
 
     @property
     def tokens(self) -> float:

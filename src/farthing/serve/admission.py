@@ -76,8 +76,10 @@ OBJECTIVES = {
 def objective_of(settings: Settings) -> Objective:
     """What the settings ask for."""
     preset = OBJECTIVES[settings.slo]
-    wait = settings.most_wait_seconds
-    return preset if wait is None else Objective(wait, preset.latency_target)
+    wait, step = settings.most_wait_seconds, settings.step_seconds
+    return Objective(
+        preset.most_wait if wait is None else wait, preset.latency_target if step is None else step
+    )
 
 
 class Ticket:
@@ -250,7 +252,8 @@ class Admission:
             likely, queued = self._text.likely(prompt_bytes), self._text.most(prompt_bytes)
         else:
             likely, queued = float(prompt_tokens), prompt_tokens
-        load = Load(1, n, likely, n * self._lengths.expected(allowed))
+        length, square = self._lengths.expected(allowed)
+        load = Load(1, n, likely, n * length, n * square)
         text_bytes = prompt_bytes if prompt_tokens is None else None
         return Entry(key, priority, load, allowed, text_bytes, queued, drawn=load.tokens)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from farthing.core import SamplingParams
+    from farthing.engine.completion import Completion
     from farthing.engine.engine import Engine
     from farthing.engine.prefix import Miss
     from farthing.engine.stream import Stream
@@ -32,6 +33,7 @@ class Asked:
     where ids were sent. `prepare` gives their token ids and how to sample, or None to embed them:
     it is called once the request is admitted, and where `slow` in another thread. `explain`, where
     the client wants to know, tells why the cache had no more of the one prompt.
+    `reasoning_tokens` counts those of an answer, where it may have some.
     """
 
     param: str
@@ -46,6 +48,7 @@ class Asked:
     slow: bool
     prepare: Callable[[], tuple[list[list[int]], SamplingParams | None]]
     explain: Callable[[Miss], PrefixMiss] | None = None
+    reasoning_tokens: Callable[[Completion], int] | None = None
 
 
 def is_slow(prompt_bytes: int) -> bool:

@@ -20,15 +20,16 @@ from farthing.serve.wire.chat import (
 from farthing.serve.wire.common import created_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import msgspec
     from msgspec import UnsetType
 
     from farthing.engine.completion import Completion, Delta
     from farthing.engine.engine import Engine
+    from farthing.serve.answer_parts import AnswerParser
     from farthing.serve.generation import Generation
-    from farthing.serve.state import ModelCard, ToolParser, ToolUse
+    from farthing.serve.state import ModelCard
     from farthing.serve.wire.chat import ChatLogprobs
     from farthing.serve.wire.common import StreamOptions, UsageCounts
 
@@ -43,19 +44,16 @@ class ChatAnswers:
         card: ModelCard,
         *,
         logprobs: bool,
-        tools: ToolUse | None,
+        parser: Callable[[], AnswerParser],
     ) -> None:
+        """`parser` gives a new one for each answer."""
         self.id = f"chatcmpl-{new_id()}"
         self.created = created_now()
         self.model = card.id
         self.generation = generation
         self.tokenizer = engine.tokenizer
         self.logprobs = logprobs
-        self.tools = tools
-
-    def parser(self) -> ToolParser | None:
-        """One for each answer."""
-        return None if self.tools is None else self.tools.parser()
+        self.parser = parser
 
     def whole(self, completions: Sequence[Completion]) -> ChatCompletion:
         """All in one piece."""
@@ -69,22 +67,22 @@ class ChatAnswers:
         )
 
     def _choice(self, index: int, completion: Completion) -> ChatChoice:
-        content: str | None = completion.text
-        calls: list[dict[str, Any]] = []
         reason: str = completion.finish_reason or "stop"
         parser = self.parser()
-        if parser is not None:
-            pieces = [parser.push(completion.text), parser.finish()]
-            content = "".join(text for text, _ in pieces)
-            calls = joined_calls(delta for _, deltas in pieces for delta in deltas)
-            if parser.called:
-                content, reason = content or None, finish_of_calls(reason)
+        parts = parser.push(completion.text, last=True)
+        content: str | None = parts.text
+        if parser.called:
+            content, reason = content or None, finish_of_calls(reason)
         logprobs = None
         if completion.logprobs is not None and self.logprobs:
             aligner = Aligner(self.tokenizer)
             placed = aligner.push(completion.logprobs, completion.text, completion.finish_reason)
             logprobs = chat_logprobs(self.tokenizer, placed)
-        message = AnswerMessage(content, tool_calls=calls or UNSET)
+        message = AnswerMessage(
+            content,
+            reasoning_content=parts.reasoning or UNSET,
+            tool_calls=joined_calls(parts.calls) or UNSET,
+        )
         return ChatChoice(index, message, logprobs, reason)
 
 
@@ -100,27 +98,22 @@ class _Writer:
 
     def write(self, delta: Delta, *, always: bool) -> ChunkChoice | None:
         """The chunk's part for a delta; None where nothing is to be seen, unless `always`."""
-        text, reason = delta.text, delta.finish_reason
-        calls: list[Mapping[str, Any]] = []
+        reason = delta.finish_reason
+        reasoning, text, calls = self.parser.push(delta.text, last=reason is not None)
         finish: str | None = reason
-        if self.parser is not None:
-            text, some = self.parser.push(text)
-            calls += some
-            if reason is not None:
-                rest, some = self.parser.finish()
-                text += rest
-                calls += some
-                finish = finish_of_calls(reason) if self.parser.called else reason
+        if reason is not None and self.parser.called:
+            finish = finish_of_calls(reason)
         logprobs: ChatLogprobs | None = None
         if self.aligner is not None:
             placed = self.aligner.push(delta.logprobs or (), delta.text, reason)
             logprobs = chat_logprobs(self.tokenizer, placed) if placed else None
-        if not (text or finish or calls or logprobs or always):
+        if not (text or reasoning or finish or calls or logprobs or always):
             return None
         part = ChatDelta(
             UNSET if self.begun else "assistant",
             # The first has a content, the others may be nothing but a call or the reason.
             text if text or not self.begun else UNSET,
+            reasoning or UNSET,
             [dict(each) for each in calls] or UNSET,
         )
         self.begun = True

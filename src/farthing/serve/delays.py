@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SOONEST = 0.1
 """Seconds: nobody is told to come back earlier."""
 
-_AIM = 0.85
+_AIM = 0.9
 """Clients are told to come back when they will have to wait for this part of the limit."""
 
 _OPEN = 0.5
@@ -50,7 +50,8 @@ def by_rate(account: Account, entry: Entry, before: Load) -> Iterator[Delay]:
             yield Delay(
                 max(seconds, SOONEST),
                 "requests_per_minute",
-                f"this key may make {key.requests_per_minute} requests a minute",
+                f"this key may make {key.requests_per_minute} requests a minute "
+                "(requests_per_minute in the file of keys)",
             )
     if account.tokens is not None:
         seconds = account.tokens.wait(entry.load.tokens, now, before.tokens)
@@ -58,7 +59,8 @@ def by_rate(account: Account, entry: Entry, before: Load) -> Iterator[Delay]:
             yield Delay(
                 max(seconds, SOONEST),
                 "tokens_per_minute",
-                f"this key may use {key.tokens_per_minute} tokens a minute",
+                f"this key may use {key.tokens_per_minute} tokens a minute "
+                "(tokens_per_minute in the file of keys)",
             )
 
 
@@ -77,7 +79,8 @@ def by_number(
     yield Delay(
         max(seconds, SOONEST),
         "most_running",
-        f"this key may have {most} requests at a time, and has {len(account.entries)}",
+        f"this key may have {most} requests at a time (most_running in the file of keys), and "
+        f"has {len(account.entries)}",
     )
 
 
@@ -92,16 +95,24 @@ def by_queue(
 ) -> Iterator[Delay]:
     """The tokens that wait: the key's and all. Who finds none waiting is not in anybody's way."""
     own, ahead = entry.key.most_queued_tokens, account.queued + before.prompt_tokens
+    of_key = (
+        f"this key may have {own} tokens of prompts waiting (most_queued_tokens in the file of "
+        f"keys), and has {account.queued}"
+    )
+    of_all = (
+        f"{accepted.queued} tokens of prompts wait, and with this one there were more than the "
+        f"{limit} of --queue-tokens"
+    )
     for excess, reason, message in (
         (
             ahead + entry.queued - own if own is not None and account.queued else 0.0,
             "most_queued_tokens",
-            f"this key may have {own} tokens of prompts waiting, and has {account.queued}",
+            of_key,
         ),
         (
             _excess(accepted, account, entry, before, limit, weights),
             "queue_tokens",
-            f"{accepted.queued} tokens of prompts wait, and with this one there were too many",
+            of_all,
         ),
     ):
         if excess > 0:
@@ -125,7 +136,7 @@ def by_wait(here: float, wait: float, most: float, kept: int) -> Iterator[Delay]
             max(wait - _AIM * most, SOONEST),
             "wait",
             f"this request would wait about {wait:.1f} seconds before it begins, and {most:g} are "
-            "the most",
+            "the most (--most-wait-seconds, or --slo)",
         )
 
 

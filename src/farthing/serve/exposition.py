@@ -188,6 +188,18 @@ def _of_engine(stats: EngineStats, labels: Mapping[str, str]) -> Iterator[Metric
         "Tokens that an answer gained in a step that tested a guess for it, on average.",
         counters.drafts.tokens_per_pass,
     )
+    yield _counters(
+        "farthing:decode_seconds",
+        "Seconds of steps that only decoded, by whether they tested tokens guessed ahead.",
+        "guesses",
+        {"tested": counters.drafts.seconds_with, "none": counters.drafts.seconds_without},
+        {},
+    )
+    yield GaugeMetricFamily(
+        "farthing:speculation_gain",
+        "Decoded tokens a second over those without guesses, as far as can be estimated.",
+        counters.drafts.gain,
+    )
     yield CounterMetricFamily(
         "farthing:recomputed_tokens",
         "Tokens computed again after a preemption.",
@@ -268,7 +280,7 @@ def _single(
 
 
 def _counters(
-    name: str, text: str, label: str, counts: Mapping[str, int], labels: Mapping[str, str]
+    name: str, text: str, label: str, counts: Mapping[str, float], labels: Mapping[str, str]
 ) -> Metric:
     family = CounterMetricFamily(name, text, labels=[*labels, label])
     for value, count in counts.items():

@@ -1,7 +1,9 @@
 """How long a newcomer would wait, from what is accepted already and how fast the engine goes.
 
 A text begins when it has a slot: then as many answers have ended as stand before it. When these end
-follows from the tokens that they lack; the steps in which they are written take what the engine's
+follows from the tokens that they lack; those that follow them in their slots end the sooner at
+first, the more their lengths differ (Cox, Renewal Theory, 1962, section 4.2), as the short ones
+make room. The steps in which they are written take what the engine's
 cost says of such steps, and the prompts before the newcomer's have to be read in them as well. What
 this misses (Python between the steps, preemptions) is learned from how long others waited.
 """
@@ -55,12 +57,14 @@ class Machine(Protocol):
         """How fast it goes with so many texts that have so many tokens in all."""
 
 
-def steps_until_turn(remaining: Sequence[float], slots: int, ahead: float, length: float) -> float:
+def steps_until_turn(
+    remaining: Sequence[float], slots: int, ahead: float, length: float, variation: float = 0.0
+) -> float:
     """In how many steps the next text gets a slot, behind `ahead` others that have not begun.
 
     `remaining` are the tokens that those lack which have begun, and of the others each is expected
-    to have `length`. Found by halving: the number of slots that became free by a step grows with
-    it.
+    to have `length`, which varies by `variation` (as `Load.variation`). Found by halving: the
+    number of slots that became free by a step grows with it.
     """
     free = slots - len(remaining)
     needed = ceil(ahead + 1 - free - 1e-9)
@@ -70,8 +74,15 @@ def steps_until_turn(remaining: Sequence[float], slots: int, ahead: float, lengt
     ends = np.array([*remaining, *[length] * free])
 
     def freed(step: float) -> float:
-        turns = np.floor((step - ends) / length) + 1
-        return float(turns[turns > 0].sum())
+        since = step - ends
+        since = since[since >= 0]
+        # In a slot that became free so many steps ago, texts of equal length have ended since.
+        turns = np.floor(since / length) + 1
+        # Where they vary, it is half the variation more in the long run; two thirds of that come
+        # about within the mean rest of a text.
+        rest = length * (1 + variation) / 2
+        more = (variation - 1) * -np.expm1(-since / rest) - np.expm1(-2 * since / length)
+        return float((turns + more / 2).sum())
 
     low, high = 0.0, float(ends.max()) + length * (needed // len(ends) + 1)
     while high - low > 0.5:
@@ -87,8 +98,7 @@ def wait_seconds(
     pace: Pace, remaining: Sequence[float], slots: int, ahead: Load, computed_share: float
 ) -> float:
     """Until a newcomer behind `ahead` begins; `computed_share` of prompts is not in the cache."""
-    length = ahead.output_tokens / ahead.answers if ahead.answers else 0.0
-    steps = steps_until_turn(remaining, slots, ahead.answers, length)
+    steps = steps_until_turn(remaining, slots, ahead.answers, ahead.length, ahead.variation)
     prompts = ahead.prompt_tokens * computed_share
     # No more of prompts joins a step than keeps it within its latency target.
     steps = max(steps, prompts / pace.prompt_tokens)

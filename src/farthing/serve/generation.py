@@ -11,7 +11,8 @@ from msgspec import UNSET
 from farthing.core import FarthingError
 from farthing.serve.asking import admit, prepared, submit
 from farthing.serve.errors import ApiError, ClientGoneError, api_error, retry_headers
-from farthing.serve.wire.common import CachedTokens, GuessedTokens, UsageCounts
+from farthing.serve.settings import raised_by
+from farthing.serve.wire.common import CachedTokens, UsageCounts, WrittenTokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +46,7 @@ class Generation:
         streams: list[Stream],
         before: float,
         explain: Callable[[Miss], PrefixMiss] | None,
+        reasoning_tokens: Callable[[Completion], int] | None,
     ) -> None:
         self.gone = False
         self.prompt_tokens = sum(map(len, prompts))
@@ -55,6 +57,7 @@ class Generation:
         self._ticket = ticket
         self._streams = streams
         self._explain = explain
+        self._reasoning_tokens = reasoning_tokens
         self._open = dict(enumerate(streams))
         self._unarmed = set(self._open)
         self._came: dict[int, float] = {}
@@ -92,7 +95,16 @@ class Generation:
             record.prompt_tokens = prompt_tokens
             if ticket is not None:
                 ticket.follow(streams)
-            return cls(state, record, ticket, prompts, streams, before, asked.explain)
+            return cls(
+                state,
+                record,
+                ticket,
+                prompts,
+                streams,
+                before,
+                asked.explain,
+                asked.reasoning_tokens,
+            )
         except BaseException:
             for stream in streams:
                 stream.close()
@@ -186,24 +198,33 @@ class Generation:
         return CachedTokens(tokens, None if miss is None else self._explain(miss))
 
     def usage(self) -> UsageCounts:
-        """The tokens so far."""
-        return self.usage_with(self.cached())
+        """The tokens of all answers, when they have ended."""
+        reasoning = 0
+        if self._reasoning_tokens is not None:
+            reasoning = sum(self._reasoning_tokens(each.completion) for each in self._streams)
+        return self.usage_with(self.cached(), reasoning)
 
-    def usage_with(self, cached: CachedTokens) -> UsageCounts:
-        """The tokens so far, where the cached ones are known."""
+    def usage_with(self, cached: CachedTokens, reasoning: int = 0) -> UsageCounts:
+        """The tokens so far, where the cached ones are known, and those of reasoning."""
         return UsageCounts(
             self.prompt_tokens,
             self.generated,
             self.prompt_tokens + self.generated,
             cached,
-            self._guessed(),
+            self._written(reasoning),
         )
 
-    def _guessed(self) -> GuessedTokens | UnsetType:
+    def _written(self, reasoning: int) -> WrittenTokens | UnsetType:
         usages = [stream.completion.usage for stream in self._streams]
         drafted = sum(usage.drafted_tokens for usage in usages)
         accepted = sum(usage.accepted_tokens for usage in usages)
-        return GuessedTokens(accepted, drafted - accepted) if drafted else UNSET
+        if not (drafted or reasoning):
+            return UNSET
+        return WrittenTokens(
+            reasoning or UNSET,
+            accepted if drafted else UNSET,
+            drafted - accepted if drafted else UNSET,
+        )
 
     def close(self) -> None:
         """Cancels what is not done, and notes what the request took. May be called again."""
@@ -308,7 +329,8 @@ def _unfinished(state: ServerState, reason: str | None) -> ApiError | None:
         return ApiError(
             408,
             "the answer did not end within the time it had: ask for fewer tokens, or set a longer "
-            "timeout if the server allows it",
+            f"timeout; it may be {state.settings.request_seconds:g} seconds at most, and "
+            + raised_by("request_seconds"),
             code="timeout",
             retryable=False,
         )

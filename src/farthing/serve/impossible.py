@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from farthing.serve.errors import ApiError
+from farthing.serve.settings import raised_by
 
 if TYPE_CHECKING:
     from farthing.serve.keys import Key
@@ -21,7 +22,8 @@ def refuse_impossible(
         raise ApiError(
             400,
             f"max_tokens is {max_tokens}, and prompt and answer may have {room} tokens together: "
-            f"ask for {room - 1} at most, and fewer with a longer prompt",
+            f"ask for {room - 1} at most, and fewer with a longer prompt, or "
+            + raised_by("context"),
             param="max_tokens",
             code="context_length_exceeded",
         )
@@ -47,6 +49,6 @@ def refuse_too_long(key: Key, prompt_tokens: int) -> None:
             raise ApiError(
                 400,
                 f"the prompt has {prompt_tokens} tokens, and the {name} of this key is {limit}: "
-                "shorten the prompt, or ask the server's owner for more",
+                "shorten the prompt, or ask whoever runs the server for more in the file of keys",
                 code="key_limit_exceeded",
             )

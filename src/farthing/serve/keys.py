@@ -17,7 +17,9 @@ import hashlib
 import hmac
 import ipaddress
 import logging
+import os
 import re
+import select
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -38,6 +40,7 @@ log = logging.getLogger("farthing.serve")
 
 _SHORTEST_SECRET = 16
 _MOST_FILE_BYTES = 1 << 20
+_PIPE_SECONDS = 5.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _ONLY_KEY = "default"
@@ -147,9 +150,12 @@ def is_loopback(host: str) -> bool:
 
 def _from_file(path: Path) -> list[Key]:
     try:
-        with path.open("rb") as file:
-            text = file.read(_MOST_FILE_BYTES + 1)
-            mode = path.stat().st_mode
+        mode = path.stat().st_mode
+        if stat.S_ISFIFO(mode):
+            text = _from_pipe(path)
+        else:
+            with path.open("rb") as file:
+                text = file.read(_MOST_FILE_BYTES + 1)
     except OSError as error:
         raise RequestError(f"the file of keys cannot be read ({error}): check keys_file") from error
     if len(text) > _MOST_FILE_BYTES:
@@ -170,6 +176,21 @@ def _from_file(path: Path) -> list[Key]:
             path,
         )
     return [_key(f"{path}: [{name}]", name, table) for name, table in tables.items()]
+
+
+def _from_pipe(path: Path) -> bytes:
+    """What another program writes into a pipe, such as a shell's `<(...)`. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb", buffering=0) as pipe:
+        text = b""
+        while len(text) <= _MOST_FILE_BYTES:
+            if not select.select([pipe], [], [], _PIPE_SECONDS)[0]:
+                raise TimeoutError(f"nothing came from {path} for {_PIPE_SECONDS:g} seconds")
+            part = pipe.read(_MOST_FILE_BYTES)
+            if not part:
+                break
+            text += part
+        return text
 
 
 def _key(where: str, name: str, table: object) -> Key:

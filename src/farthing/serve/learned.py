@@ -35,17 +35,23 @@ class AnswerLengths:
     """How long answers become, by how long they may: most end before they have to."""
 
     def __init__(self) -> None:
-        self._shares: dict[int, Average] = {}
+        self._shares: dict[int, tuple[Average, Average]] = {}
 
-    def expected(self, allowed: int) -> float:
-        """The tokens of an answer that may have `allowed`."""
-        share = self._shares.get(allowed.bit_length())
-        return min(allowed, _FIRST_ANSWER) if share is None else max(1.0, allowed * share.value)
+    def expected(self, allowed: int) -> tuple[float, float]:
+        """The tokens of an answer that may have `allowed`, and the mean of their square."""
+        if (shares := self._shares.get(allowed.bit_length())) is None:
+            length = min(allowed, _FIRST_ANSWER)
+            return length, length**2
+        share, square = shares
+        length = max(1.0, allowed * share.value)
+        return length, max(length**2, allowed**2 * square.value)
 
     def observe(self, allowed: int, made: float) -> None:
         """An answer that might have had `allowed` tokens has ended with `made`."""
-        share = self._shares.setdefault(allowed.bit_length(), Average(1.0))
+        first = Average(1.0), Average(1.0)
+        share, square = self._shares.setdefault(allowed.bit_length(), first)
         share.take(min(1.0, made / allowed))
+        square.take(min(1.0, made / allowed) ** 2)
 
 
 class TokensOfBytes:

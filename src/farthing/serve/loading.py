@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farthing.core import SPECULATION_RULES, SPECULATIONS, ActivationMode, KVDtype
+from farthing.engine.drafting import draft_of, drafting_of
 from farthing.engine.load import LoadProgress, load
+from farthing.files.progress import SILENT
+from farthing.plan.machine import processor, usable_cores
 from farthing.plan.memory import DRAFT_ROWS, require_room
+from farthing.plan.profile import find_profile, profile_key
 from farthing.plan.sum import plan_sum
 from farthing.serve.log import tell
 from farthing.serve.sizing import choose_sizes
@@ -18,9 +23,10 @@ if TYPE_CHECKING:
 
     from farthing.engine.engine import Engine
     from farthing.engine.load import LoadReport
-    from farthing.files.progress import Fetch
+    from farthing.files.progress import Fetch, Progress
     from farthing.models.load import Model
     from farthing.plan.memory import MemoryPlan
+    from farthing.plan.profile import Profile
     from farthing.plan.sum import MemorySum
     from farthing.serve.sizing import Sizes
     from farthing.serve.state import Loading
@@ -39,6 +45,7 @@ class ModelOptions:
     threads: int | None = None
     speculate: str = SPECULATIONS[0]
     speculate_rule: str = SPECULATION_RULES[0]
+    lookup_traffic: int = 0
 
 
 class LoggedProgress(LoadProgress):
@@ -84,22 +91,35 @@ class LoggedProgress(LoadProgress):
         self._loading.fraction = None
 
 
-def usual_id(model: str) -> str:
-    """What a model is called in the API where nobody says: as it was asked for, or as its file."""
-    path = Path(model)
-    return path.resolve().name.removesuffix(".gguf") if path.exists() else model
-
-
-def sizes_of(options: ModelOptions, path: Path, prefix_store: int = 0) -> tuple[Sizes, MemorySum]:
-    """What serving the model at `path` would take, and that part by part. Reads no weights.
-
-    `prefix_store` are the most bytes of a store on disk.
+@dataclass(frozen=True)
+class Prospect:
+    """What serving a model would take, that part by part, and the profile by which its first times
+    would be foretold; or why there is none.
     """
+
+    sizes: Sizes
+    memory: MemorySum
+    profile: Profile | None
+    why_no_profile: str
+
+
+def prospect_of(
+    options: ModelOptions, path: Path, prefix_store: int = 0, progress: Progress = SILENT
+) -> Prospect:
+    """The prospect of the model at `path`. Reads no weights.
+
+    `prefix_store` are the most bytes of a store on disk. A draft model that is not there is
+    fetched, of which `progress` is told.
+    """
+    from farthing.backends.ceilings import tier_and_kernels
     from farthing.files.checkpoint import open_checkpoint
     from farthing.models.load import load_model
 
+    drafting = drafting_of(options.speculate, options.speculate_rule, options.lookup_traffic)
+    cores = usable_cores()
     with open_checkpoint(path) as checkpoint:
         model = load_model(checkpoint)
+        draft = draft_of(drafting, model, progress)
         sizes = choose_sizes(
             model,
             context_length=options.context_length,
@@ -107,13 +127,16 @@ def sizes_of(options: ModelOptions, path: Path, prefix_store: int = 0) -> tuple[
             slots=options.slots,
             kv_dtype=options.kv_dtype,
             activations=options.activations,
-            threads=options.threads,
-            draft_rows=0 if options.speculate == "off" else DRAFT_ROWS,
+            threads=min(options.threads or cores, cores),
+            draft_rows=0 if drafting.way == "off" else DRAFT_ROWS,
+            draft=None if draft is None else draft.model,
+            lookup_tokens=drafting.traffic,
         )
         file_bytes = sum(tensor.data.nbytes for tensor in checkpoint.tensors.values())
-    return sizes, plan_sum(
-        sizes.plan, model.program, file_bytes=file_bytes, prefix_store=prefix_store
-    )
+    isa, kernels = tier_and_kernels()
+    key = profile_key(model, sizes.plan, cpu=processor(), isa=isa, kernels=kernels)
+    memory = plan_sum(sizes.plan, model.program, file_bytes=file_bytes, prefix_store=prefix_store)
+    return Prospect(sizes, memory, *find_profile(key))
 
 
 def load_engine(
@@ -128,12 +151,12 @@ def load_engine(
     `latency_target` and `weights` are as in `Policy`. Raises what `Engine.load` raises, and
     `DoesNotFitError` before anything is allocated.
     """
-    chosen: list[Sizes] = []
+    chosen: list[tuple[Model, Model | None, Sizes]] = []
 
     def planner(model: Model, *, sequences: int, **asked: Any) -> MemoryPlan:
         sizes = choose_sizes(model, **asked)
         require_room(sizes.plan, sizes.room)
-        chosen.append(sizes)
+        chosen.append((model, asked["draft"], sizes))
         return sizes.plan
 
     engine = load(
@@ -148,12 +171,40 @@ def load_engine(
         weights=weights,
         speculate=options.speculate,
         speculate_rule=options.speculate_rule,
+        lookup_traffic=options.lookup_traffic,
         progress=LoggedProgress(loading),
         planner=planner,
     )
+    ((model, draft, sizes),) = chosen
     if engine.report is not None:
-        _tell_load(engine.report, chosen[0].why)
+        _tell_load(engine.report, sizes.why)
+        _foretell(engine, model, draft, sizes.plan, engine.report.isa)
     return engine
+
+
+def _foretell(
+    engine: Engine, model: Model, draft: Model | None, plan: MemoryPlan, isa: str
+) -> None:
+    """So that what is promised to the first requests is right, where a profile is stored."""
+    from farthing.backends.native import NativeBackend
+    from farthing.engine.foretold import foretell
+
+    kernels = NativeBackend.kernel_version
+    foretold, why = foretell(model, plan, isa=isa, kernels=kernels)
+    guesses = None
+    if draft is not None and plan.draft is not None:
+        guesses, _ = foretell(draft, plan.draft, isa=isa, kernels=kernels)
+    engine.expect(
+        () if foretold is None else foretold.steps, () if guesses is None else guesses.steps
+    )
+    tell(
+        "foretold",
+        f"times are foretold by the profile of {foretold.measured}, until steps have run"
+        if foretold
+        else f"times are learned from steps as they run: {why}",
+        measured=None if foretold is None else foretold.measured,
+        why=why or None,
+    )
 
 
 def _tell_load(report: LoadReport, why: str) -> None:
@@ -176,6 +227,7 @@ def _tell_load(report: LoadReport, why: str) -> None:
             "threads",
             f"{report.threads_asked} threads were asked for, and {report.threads} run: so many "
             "cores are usable",
+            level=logging.WARNING,
             threads=report.threads,
             threads_asked=report.threads_asked,
         )

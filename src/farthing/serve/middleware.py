@@ -14,6 +14,7 @@ from farthing.serve.connection import CROWDED
 from farthing.serve.errors import ApiError, ClientGoneError, api_error, http_error, retry_headers
 from farthing.serve.ids import new_id
 from farthing.serve.origin import allowed_origin, cross_origin_headers, preflight_headers
+from farthing.serve.settings import raised_by
 from farthing.serve.state import Anonymous, RequestRecord
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ class RequestMiddleware:
 def _too_crowded() -> ApiError:
     return ApiError(
         503,
-        "there are too many connections: use one for many requests, or come back in a moment",
+        "there are too many connections: use one for many requests, come back in a moment, or "
+        + raised_by("connections"),
         code="too_many_connections",
         headers={"connection": "close", **retry_headers(1)},
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from farthing.serve.errors import ApiError, ClientGoneError, retry_headers
+from farthing.serve.settings import raised_by
 from farthing.serve.wire.fields import ASKING, check_unknown
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ Structure = TypeVar("Structure", bound=msgspec.Struct)
 _CLOSE = {"connection": "close"}
 _MOST_DISCARDED = 64 << 20
 _DISCARD_SECONDS = 2.0
+_QUICK_BYTES = 1 << 18
 _PLACE = re.compile(r"(?s)(.*) - at `(.*)`")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
@@ -39,13 +41,17 @@ async def read_structure(
 ) -> tuple[Structure, dict[str, Any], bytes]:
     """The structure of a request's body, the same as plain data, and as it came.
 
-    Raises `ApiError` 413 for a body of more than `request_bytes`, 408 when it does not come in
-    time, 503 when too much is being read at once, and what `parse` raises; `ClientGoneError` when
-    the client left.
+    Raises `ApiError` 413 for a body of more than `request_bytes` or `request_values`, 408 when it
+    does not come in time, 503 when too much is being read at once, and what `parse` raises;
+    `ClientGoneError` when the client left.
     """
     async with _Reading(state) as reading:
         body = await reading.body(request)
-    return *parse(body, kind, changing), body
+        most = state.settings.request_values
+        if len(body) > _QUICK_BYTES:
+            # A thread, so that others have their turn between the parts of this.
+            return *await asyncio.to_thread(parse, body, kind, changing, most), body
+    return *parse(body, kind, changing, most), body
 
 
 class _Reading:
@@ -76,7 +82,8 @@ class _Reading:
         except TimeoutError:
             raise ApiError(
                 408,
-                f"the body of the request did not arrive within {settings.body_seconds:g} seconds",
+                f"the body of the request did not arrive within {settings.body_seconds:g} seconds: "
+                f"send it faster, or {raised_by('body_seconds')}",
                 code="body_timeout",
                 headers=_CLOSE,
             ) from None
@@ -95,7 +102,8 @@ class _Reading:
             if more and self._state.reading_bytes > self._settings.reading_bytes:
                 raise ApiError(
                     503,
-                    "too much is being sent at once: send it again in a moment",
+                    "too much is being sent at once: send it again in a moment, or "
+                    + raised_by("reading_bytes"),
                     code="too_much_at_once",
                     headers={**_CLOSE, **retry_headers(1)},
                 )
@@ -128,7 +136,7 @@ def _too_long(settings: Settings) -> ApiError:
     return ApiError(
         413,
         f"the body of the request is longer than {settings.request_bytes} bytes, which is the most "
-        "that is read: send less, or start the server with a larger request_bytes",
+        f"that is read: send less, or {raised_by('request_bytes')}",
         code="request_too_large",
         headers=_CLOSE,
     )
@@ -138,16 +146,36 @@ def parse(
     body: bytes,
     kind: type[Structure],
     changing: Mapping[str, tuple[object, ...]] = ASKING,
+    most_values: int | None = None,
 ) -> tuple[Structure, dict[str, Any]]:
     """The structure of a body in JSON, and the same as plain data.
 
     Raises `ApiError` 400 for what is not JSON, for a wrong type, and for a field that is not known
-    and would change the answer: `changing` lists those.
+    and would change the answer: `changing` lists those; 413 for more than `most_values`.
     """
+    if most_values is not None and len(body) > most_values:
+        _check_values(body, most_values)
     with _uncollected():
         structure, raw = _converted(body, kind)
     check_unknown(raw, kind.__struct_fields__, changing=changing)
     return structure, raw
+
+
+def _check_values(body: bytes, most: int) -> None:
+    """Counts without building anything: in JSON, quotes that are not escaped bound texts."""
+    if b"\\" in body:
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    values = body.count(b'"') // 2
+    if values <= most:
+        outside = b"".join(body.split(b'"')[::2])
+        values += outside.count(b"[") + outside.count(b"{")
+    if values > most:
+        raise ApiError(
+            413,
+            f"the body of the request has {values} texts, lists and objects or more, and {most} "
+            f"are the most that are read: send less, or {raised_by('request_values')}",
+            code="request_too_large",
+        )
 
 
 def _converted(body: bytes, kind: type[Structure]) -> tuple[Structure, dict[str, Any]]:

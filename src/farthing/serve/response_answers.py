@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from farthing.serve.ids import new_id
@@ -19,20 +20,24 @@ from farthing.serve.wire.responses import (
     Incomplete,
     OutputCall,
     OutputMessage,
+    OutputReasoning,
     OutputText,
     ReasoningOutput,
+    ReasoningText,
     ResponseEvent,
     ResponseObject,
     ResponseUsage,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from farthing.engine.completion import Completion, Delta
+    from farthing.serve.answer_parts import AnswerParser
     from farthing.serve.errors import ApiError
     from farthing.serve.generation import Generation
-    from farthing.serve.state import ModelCard, ToolUse
+    from farthing.serve.state import ModelCard
+    from farthing.serve.wire.common import UsageCounts
     from farthing.serve.wire.responses import OutputItem, ResponseRequest
 
 
@@ -44,10 +49,11 @@ class ResponseAnswers:
         generation: Generation,
         card: ModelCard,
         request: ResponseRequest,
-        tools: ToolUse | None,
+        parser: Callable[[], AnswerParser],
     ) -> None:
+        """`parser` gives a new one for each answer."""
         self.generation = generation
-        self._tools = tools
+        self._parser = parser
         form = None if request.text is None else request.text.format
         self._begun = ResponseObject(
             id=f"resp_{new_id()}",
@@ -69,7 +75,7 @@ class ResponseAnswers:
 
     def items(self) -> Items:
         """For one answer that is still to come."""
-        return Items(self._tools)
+        return Items(self._parser())
 
     def begun(self) -> ResponseObject:
         """The answer before anything of it has come."""
@@ -88,7 +94,7 @@ class ResponseAnswers:
                 usage.prompt_tokens,
                 CachedInput(usage.prompt_tokens_details.cached_tokens),
                 usage.completion_tokens,
-                ReasoningOutput(),
+                ReasoningOutput(_reasoning_of(usage)),
                 usage.total_tokens,
             ),
         )
@@ -97,53 +103,61 @@ class ResponseAnswers:
         """All in one piece."""
         items = self.items()
         [completion] = done
-        items.push(completion.text)
-        items.finish(completion.finish_reason)
+        items.push(completion.text, completion.finish_reason)
         return self.ended(items.output, completion.finish_reason)
+
+
+def _reasoning_of(usage: UsageCounts) -> int:
+    written = usage.completion_tokens_details
+    return 0 if written is UNSET else written.reasoning_tokens or 0
 
 
 class Items:
     """The items of an answer, and the events that tell of them, both as text comes."""
 
-    def __init__(self, tools: ToolUse | None) -> None:
+    def __init__(self, parser: AnswerParser) -> None:
         self.output: list[OutputItem] = []
-        self._parser = None if tools is None else tools.parser()
+        self._parser = parser
         self._open: OutputItem | None = None
         self._call: int | None = None
         self._space = ""
         self._events: list[dict[str, Any]] = []
 
-    def push(self, text: str) -> list[dict[str, Any]]:
-        """The events of more text, without their numbers."""
-        if self._parser is None:
-            self._write(text)
-        else:
-            self._take(*self._parser.push(text))
-        return self._given()
+    def push(self, text: str, finish_reason: str | None) -> list[dict[str, Any]]:
+        """The events of more text, without their numbers; those of the end where it has a reason.
 
-    def finish(self, finish_reason: str | None) -> list[dict[str, Any]]:
-        """The events of the end: of what was held back, and of the last item."""
-        if self._parser is not None:
-            self._take(*self._parser.finish())
-        if not self.output:
-            self._open_message()
-        self._close("completed" if finish_reason != "length" else "incomplete")
-        return self._given()
-
-    def _given(self) -> list[dict[str, Any]]:
-        events, self._events = self._events, []
-        return events
-
-    def _take(self, text: str, calls: Sequence[Mapping[str, Any]]) -> None:
+        With it comes what was held back.
+        """
+        reasoning, text, calls = self._parser.push(text, last=finish_reason is not None)
+        self._write_reasoning(reasoning)
         self._write(text)
         for call in calls:
             self._write_call(call)
+        if finish_reason is not None:
+            if not self.output:
+                self._open_message()
+            self._close("completed" if finish_reason != "length" else "incomplete")
+        events, self._events = self._events, []
+        return events
+
+    def _write_reasoning(self, text: str) -> None:
+        if not text:
+            return
+        if not isinstance(self._open, OutputReasoning):
+            item = OutputReasoning(f"rs_{new_id()}", "in_progress", [])
+            self._begin(item)
+            self._add_part(item, ReasoningText(""))
+        assert isinstance(self._open, OutputReasoning)
+        self._open.content[0].text += text
+        self._tell(
+            "response.reasoning_text.delta", item_id=self._open.id, content_index=0, delta=text
+        )
 
     def _write(self, text: str) -> None:
         text = self._space + text
         self._space = ""
         if not isinstance(self._open, OutputMessage):
-            if self._parser is not None and not text.strip():
+            if self._parser.calls and not text.strip():
                 # Between calls, and before the first, it belongs to nothing.
                 self._space = text
                 return
@@ -182,12 +196,13 @@ class Items:
         self._close("completed")
         message = OutputMessage(f"msg_{new_id()}", "in_progress", [])
         self._begin(message)
-        message.content = [OutputText("")]
+        self._add_part(message, OutputText(""))
+
+    def _add_part(self, item: OutputMessage | OutputReasoning, part: Any) -> None:
+        """The one part that an item of text has."""
+        item.content = [part]
         self._tell(
-            "response.content_part.added",
-            item_id=message.id,
-            content_index=0,
-            part=OutputText(""),
+            "response.content_part.added", item_id=item.id, content_index=0, part=replace(part)
         )
 
     def _begin(self, item: OutputItem) -> None:
@@ -201,10 +216,13 @@ class Items:
         if item is None:
             return
         item.status = status
-        if isinstance(item, OutputMessage):
+        if isinstance(item, OutputMessage | OutputReasoning):
             part = item.content[0]
-            of = {"item_id": item.id, "content_index": 0}
-            self._tell("response.output_text.done", text=part.text, logprobs=[], **of)
+            of: dict[str, Any] = {"item_id": item.id, "content_index": 0}
+            if isinstance(item, OutputMessage):
+                self._tell("response.output_text.done", text=part.text, logprobs=[], **of)
+            else:
+                self._tell("response.reasoning_text.done", text=part.text, **of)
             self._tell("response.content_part.done", part=part, **of)
         else:
             self._tell(
@@ -238,10 +256,8 @@ class ResponseChunks:
                 response = self._answers.begun()
                 events.append(self._event(type="response.created", response=response))
                 events.append(self._event(type="response.in_progress", response=response))
-            told = self._items.push(delta.text)
-            if delta.finish_reason is not None:
-                self._reason = delta.finish_reason
-                told += self._items.finish(delta.finish_reason)
+            told = self._items.push(delta.text, delta.finish_reason)
+            self._reason = delta.finish_reason
             events += [self._event(**each) for each in told]
         return events
 

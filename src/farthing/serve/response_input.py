@@ -8,13 +8,15 @@ import msgspec
 
 from farthing.serve.errors import ApiError
 from farthing.serve.wire.chat import ChatMessage, ChatRequest
+from farthing.serve.wire.common import check_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
+    from farthing.serve.settings import Settings
     from farthing.serve.wire.responses import ResponseRequest
 
-_TEXT_PARTS = ("input_text", "output_text", "text")
+_TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text")
 
 
 def chat_of(request: ResponseRequest) -> tuple[ChatRequest, list[dict[str, Any]]]:
@@ -25,8 +27,18 @@ def chat_of(request: ResponseRequest) -> tuple[ChatRequest, list[dict[str, Any]]
     if request.instructions is not None:
         messages.append({"role": "system", "content": request.instructions})
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    reasoning = ""
     for number, item in enumerate(items):
-        _add(messages, item, f"input[{number}]")
+        where = f"input[{number}]"
+        if item.get("type") == "reasoning":
+            reasoning += _reasoning(item, where)
+            continue
+        _add(messages, item, where)
+        if reasoning and messages[-1]["role"] == "assistant":
+            messages[-1]["reasoning_content"] = reasoning
+        reasoning = ""
+    if not messages:
+        raise _refusal("input", "has nothing but reasoning: send the messages around it, too")
     chat = ChatRequest(
         messages=[_message(each) for each in messages],
         model=request.model,
@@ -36,6 +48,10 @@ def chat_of(request: ResponseRequest) -> tuple[ChatRequest, list[dict[str, Any]]
         top_k=request.top_k,
         min_p=request.min_p,
         seed=request.seed,
+        max_draft_tokens=request.max_draft_tokens,
+        chat_template_kwargs=request.chat_template_kwargs,
+        reasoning_format=request.reasoning_format,
+        include_reasoning=request.include_reasoning,
         response_format=_format(request),
         tools=None if request.tools is None else [_tool(each) for each in request.tools],
         tool_choice=_tool_choice(request.tool_choice),
@@ -98,9 +114,15 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) ->
     else:
         raise _refusal(
             f"{where}.type",
-            f"{kind!r:.60} is no item that this server reads: send messages, function_call and "
-            "function_call_output",
+            f"{kind!r:.60} is no item that this server reads: send messages, reasoning, "
+            "function_call and function_call_output",
         )
+
+
+def _reasoning(item: Mapping[str, Any], where: str) -> str:
+    """What the model reasoned before the item that follows; nothing where it is not in clear."""
+    content = item.get("content")
+    return "" if content is None else _content(content, f"{where}.content")
 
 
 def _content(content: object, where: str) -> str:
@@ -164,17 +186,12 @@ def _tool_choice(choice: str | Mapping[str, Any] | None) -> str | dict[str, Any]
     return {"type": "function", "function": {"name": choice.get("name")}}
 
 
-def refuse_options(request: ResponseRequest, most_items: int) -> None:
+def refuse_options(request: ResponseRequest, settings: Settings) -> None:
     """Raises `ApiError` 400 for more items than may be, and stream options without a stream."""
     if isinstance(request.input, list):
-        _check_items(request.input, most_items)
+        check_count("input", len(request.input), settings, "most_messages", least=1)
     if request.stream_options is not None and not request.stream:
         raise _refusal("stream_options", "are for streams: set stream, or leave them out")
-
-
-def _check_items(items: Sequence[object], most: int) -> None:
-    if not 1 <= len(items) <= most:
-        raise _refusal("input", f"has {len(items)} items, and may have from 1 to {most}")
 
 
 def _refusal(param: str, what: str) -> ApiError:

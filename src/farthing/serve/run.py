@@ -8,6 +8,7 @@ cache of prompts and the usage are saved. A second signal ends the process at on
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -17,9 +18,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from farthing.core import FarthingError, RequestError
+from farthing.core import FarthingError
 from farthing.serve.listen import bind
 from farthing.serve.log import RequestLog, logging_to, tell
+from farthing.serve.urgency import ask_for_short_slices
 
 if TYPE_CHECKING:
     import socket
@@ -44,13 +46,18 @@ def serve(settings: Settings, options: ModelOptions, warnings: Iterable[str] = (
     0 after an orderly end, whatever was cut off by it; a load that fails ends with the error's own.
     Raises `FarthingError` where the socket cannot be bound, and as `refuse_early` does.
     """
+    from farthing.serve.usage import open_usage
+
     started = perf_counter()
     with logging_to(None, settings.log_format), ExitStack() as stack:
         for warning in warnings:
             tell("configuration", warning, level=logging.WARNING)
         keys = refuse_early(settings)
         listener = stack.enter_context(bind(settings.host, settings.port))
-        process = _Process(settings, options, keys, listener, started)
+        usage = open_usage(settings, _id_of(settings, options))
+        if usage is not None:
+            stack.callback(usage.close)
+        process = _Process(settings, options, keys, usage, listener, started)
         # The imports below take as long as a load: it runs beside them.
         process.start_loading()
         exit_code = process.run()
@@ -67,20 +74,19 @@ def refuse_early(settings: Settings) -> KeyRing:
     other machines that need none, a place where nothing can be saved.
     """
     from farthing.serve.keys import load_keys
+    from farthing.serve.places import refuse_places
 
     keys = load_keys(settings)
-    if settings.prefix_store is not None:
-        store = Path(settings.prefix_store).expanduser()
-        if not store.parent.is_dir():
-            raise RequestError(
-                f"prefix_store is {store}, and there is no folder {store.parent}: make it first"
-            )
-        if store.is_dir() or not os.access(store.parent, os.W_OK):
-            raise RequestError(
-                f"prefix_store is {store}, which cannot be written: name a file in a folder that "
-                "you may write to"
-            )
+    refuse_places(settings)
     return keys
+
+
+def _id_of(settings: Settings, options: ModelOptions) -> str:
+    """What the model is called in the API: as the settings say, else as it was asked for."""
+    if settings.model_name is not None:
+        return settings.model_name
+    path = Path(options.model)
+    return path.resolve().name.removesuffix(".gguf") if path.exists() else options.model
 
 
 class _Process:
@@ -91,6 +97,7 @@ class _Process:
         settings: Settings,
         options: ModelOptions,
         keys: KeyRing,
+        usage: Usage | None,
         listener: socket.socket,
         started: float,
     ) -> None:
@@ -104,12 +111,15 @@ class _Process:
         self._started = started
         self._keys = keys
         self._state = ServerState(
-            settings, keys=keys, log=RequestLog(self._word if settings.log_misses else None)
+            settings,
+            keys=keys,
+            usage=usage,
+            log=RequestLog(self._word if settings.log_misses else None),
         )
         self._thread = threading.Thread(target=self._load, name="farthing-load", daemon=True)
         store = settings.prefix_store
         self._store = None if store is None else Path(store).expanduser()
-        self._usage: Usage | None = None
+        self._usage = usage
         self._signals = 0
         self._exit_code = 0
         self._stopping = asyncio.Event()
@@ -123,6 +133,7 @@ class _Process:
         """Serves, ends, and returns the exit code."""
         with _signals_to(self._signalled):
             asyncio.run(self._serve())
+        gc.unfreeze()  # what `_settle_down` spared is taken apart at the end like everything
         return self._exit_code
 
     @property
@@ -148,17 +159,17 @@ class _Process:
         else:
             from farthing.serve.receipts import show_receipt
 
+            _settle_down()
             # Reading all weights once more takes longer than a start may.
             show_receipt(state)
 
     def _load_into_state(self) -> None:
         from farthing.serve.admission import Admission, objective_of
-        from farthing.serve.loading import load_engine, usual_id
+        from farthing.serve.loading import load_engine
         from farthing.serve.metrics import Metrics
         from farthing.serve.state import card_of
         from farthing.serve.structured import Forms
         from farthing.serve.tools import ModelTools
-        from farthing.serve.usage import open_usage
 
         state, settings = self._state, self._settings
         objective = objective_of(settings)
@@ -173,9 +184,7 @@ class _Process:
         state.structured = Forms(engine.prepare)
         state.tools = ModelTools(lambda: engine.chat_template, engine.prepare)
         state.metrics = Metrics()
-        card = card_of(engine, settings.model_name or usual_id(self._options.model))
-        state.usage = self._usage = open_usage(settings, card.id)
-        state.serve(engine, card)
+        state.serve(engine, card_of(engine, _id_of(settings, self._options)))
         host, port = self._address
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         seconds = perf_counter() - self._started
@@ -204,6 +213,8 @@ class _Process:
                 yield  # they are handled here, in order
 
         self._loop = asyncio.get_running_loop()
+        # Once the load has its thread: who computes wants long slices.
+        ask_for_short_slices()
         state = self._state
         server = Server(
             server_config(
@@ -277,6 +288,19 @@ class _Process:
             self._stopping.set()
         else:
             loop.call_soon_threadsafe(self._stopping.set)
+
+
+def _settle_down() -> None:
+    """Does at leisure, when the server is ready, what would else hold up the first requests.
+
+    What the first scrape and the first chat import is imported. What has been made by now stays,
+    and is spared the collections of garbage: one that looked at all of it would hold up everybody
+    for some 40 ms.
+    """
+    import farthing.serve.exposition
+    import farthing.text.sandbox  # noqa: F401
+
+    gc.freeze()
 
 
 async def _finished(requests: set[asyncio.Task[None]], seconds: float) -> set[asyncio.Task[None]]:

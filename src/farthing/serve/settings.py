@@ -7,16 +7,20 @@ adds a field adds the flag, the key in `farthing.toml` and the environment varia
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from farthing.core import RequestError
 
 _MIB = 1 << 20
+_MOST_SECONDS = 86_400
+"""A day: the clocks of the system take no number of seconds whatever."""
 
 
 def option(default: Any, help: str, group: str, **more: Any) -> Any:  # noqa: A002
-    """A field of `Settings`. `least` and `most` bound a number, `choices` lists a text's values.
+    """A field of `Settings`. `least` and `most` bound a number, `choices` lists a text's values,
+    or it matches a `pattern`, which `wanted` says in words.
 
     `metavar` stands for the value in the help; a `secret` is masked where settings are shown. Where
     `off`, the word stands for None, so that a flag can take back what a file says.
@@ -35,7 +39,12 @@ class Settings:
     port: int = option(8000, "the port to listen on; 0 takes a free one", "network", most=65535)
     connections: int = option(1024, "the most connections at once", "network", least=1)
     cors_origins: tuple[str, ...] = option(
-        (), "a web origin whose pages may call the API", "network", metavar="ORIGIN"
+        (),
+        "a web origin whose pages may call the API",
+        "network",
+        metavar="ORIGIN",
+        pattern=r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s]+",
+        wanted="an origin such as https://example.org, without a path, or * for all",
     )
     model_name: str | None = option(
         None,
@@ -45,7 +54,14 @@ class Settings:
     )
 
     request_bytes: int = option(
-        8 * _MIB, "the longest body of a request that is read", "limits of a request", least=1
+        4 * _MIB, "the longest body of a request that is read", "limits of a request", least=1
+    )
+    request_values: int = option(
+        50_000,
+        "the most texts (names of fields included), lists and objects in the body of a request: "
+        "reading millions would keep everybody waiting",
+        "limits of a request",
+        least=1,
     )
     reading_bytes: int = option(
         64 * _MIB,
@@ -70,6 +86,14 @@ class Settings:
     most_stops: int = option(16, "the most stop strings of a request", "limits of a request")
     stop_characters: int = option(1000, "the longest stop string", "limits of a request", least=1)
     most_biases: int = option(1024, "the most entries of logit_bias", "limits of a request")
+
+    reasoning_format: str = option(
+        "auto",
+        "what a model writes between the reasoning tags of its chat template becomes "
+        "reasoning_content (auto), or stays in the text (none)",
+        "answers",
+        choices=("auto", "none"),
+    )
 
     head_seconds: float = option(
         10.0, "the time in which the head of a request must arrive", "slow clients"
@@ -136,6 +160,13 @@ class Settings:
         "admission",
         off=True,
     )
+    step_seconds: float | None = option(
+        None,
+        "prompts join a step in which others write as far as it takes no longer than this, instead "
+        "of what slo says; farthing tune finds it",
+        "admission",
+        off=True,
+    )
     queue_tokens: int = option(
         1 << 18, "the most tokens of prompts that wait at once", "admission", least=1
     )
@@ -150,7 +181,9 @@ class Settings:
     usage_flush_seconds: float = option(
         2.0, "usage is on disk this much later at most", "what is kept"
     )
-    usage_days: int = option(400, "usage is kept for so many days", "what is kept", least=1)
+    usage_days: int = option(
+        400, "usage is kept for so many days", "what is kept", least=1, most=36_500
+    )
     usage_bytes: int = option(
         64 * _MIB,
         "the largest that the file of usage may become; the oldest days go first",
@@ -174,16 +207,35 @@ class Settings:
                     raise RequestError(f"{each.name} {wrong}")
 
 
-def fault(setting: Field[Any], value: object) -> str | None:
-    """What is wrong with a number out of the bounds of its field; None where nothing is.
+def raised_by(name: str) -> str:
+    """Who may raise a limit, and how: for the messages of those who meet it."""
+    return f"whoever runs the server can allow more with --{name.replace('_', '-')}"
 
-    A number of seconds must be above 0 unless told otherwise, any other at least 0.
+
+def fault(setting: Field[Any], value: object) -> str | None:
+    """What is wrong with a value that its field does not take; None where nothing is.
+
+    A number of seconds must be above 0 unless told otherwise, any other at least 0; a text must not
+    be empty, nor hold control characters, and match the field's `pattern` where it has one.
     """
+    if setting.metadata.get("secret"):
+        return None  # whoever reads it checks it, and quotes nothing
+    if isinstance(value, str):
+        if not value.strip() or not value.isprintable():
+            return f"must be a text of printable characters, not {value!r:.60}"
+        pattern = setting.metadata.get("pattern")
+        if pattern is not None and not re.fullmatch(pattern, value):
+            return f"must be {setting.metadata['wanted']}, not {value!r:.100}"
+        return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    least, most = setting.metadata.get("least"), setting.metadata.get("most", math.inf)
-    if least is None and setting.name.endswith("_seconds"):
-        return None if 0 < value < math.inf else f"must be above 0, not {value}"
+    seconds = setting.name.endswith("_seconds")
+    least = setting.metadata.get("least")
+    most = setting.metadata.get("most", _MOST_SECONDS if seconds else math.inf)
+    if least is None and seconds:
+        if 0 < value <= most:
+            return None
+        return f"must be above 0 and at most {most}, not {value}"
     least = least or 0
     if least <= value <= most and value < math.inf:
         return None

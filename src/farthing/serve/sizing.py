@@ -59,9 +59,11 @@ def choose_sizes(
     activations: ActivationMode | None = None,
     threads: int | None = None,
     draft_rows: int = 0,
+    draft: Model | None = None,
+    lookup_tokens: int = 0,
     room: int | None = None,
 ) -> Sizes:
-    """The plan for a server of `model`, by the rule where a size is None.
+    """The plan for a server of `model`, by the rule where a size is None; with its `draft` if any.
 
     Whether it fits into `room` bytes (None: what the machine can give now) is not asked: see
     `Sizes.fits`, and `require_room` for the nearest that does. Raises `RequestError` as
@@ -80,6 +82,8 @@ def choose_sizes(
             activations=activations,
             threads=threads,
             draft_rows=draft_rows,
+            draft=draft,
+            lookup_tokens=lookup_tokens,
         )
 
     slots_why = f"{chosen_slots} slots {'by default' if slots is None else 'as asked'}"
@@ -88,7 +92,7 @@ def choose_sizes(
     context = model.config.context_length if context_length is None else context_length
     usual = max(context, TOKENS_PER_SLOT * chosen_slots)
     sizes = Sizes(planned(usual), "", room)
-    base = sizes.needed - sizes.plan.cache_bytes
+    base = sizes.needed - _cache_bytes(sizes.plan, usual)
     least = min(LEAST_CACHE_TOKENS, usual)
     tokens = usual
     while tokens // 2 >= least and base + _cache_bytes(sizes.plan, tokens) > room:
@@ -106,4 +110,5 @@ def choose_sizes(
 
 
 def _cache_bytes(plan: MemoryPlan, tokens: int) -> int:
-    return -(-tokens // BLOCK_TOKENS) * plan.block_bytes
+    """Of so many tokens, in the draft's cache as well."""
+    return -(-tokens // BLOCK_TOKENS) * plan.block_bytes_in_all

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from farthing.files.catalog import installed, shipped
 from farthing.serve.errors import ApiError, retry_headers
+from farthing.serve.reasoning import tags_of
 from farthing.serve.turns import Turns
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from farthing.engine.engine import Engine
     from farthing.engine.prefix import Miss
     from farthing.engine.stream import Stream
+    from farthing.serve.reasoning import Tags
     from farthing.serve.settings import Settings
 
 
@@ -223,6 +225,7 @@ class ServerState:
     `engine` and `card` are None until the model is loaded. The other parts are None where they are
     not wanted. `draining`: no request is accepted any more. `reading_bytes` have come of bodies
     that are not whole yet. `tokenizing` are those who wait for /tokenize and /detokenize.
+    `reasoning` is how the model marks its own, where that is to be told apart.
     """
 
     settings: Settings
@@ -240,6 +243,7 @@ class ServerState:
     started: float = field(default_factory=time.time)
     reading_bytes: int = 0
     first_tokens: FirstTokens = field(default_factory=FirstTokens)
+    reasoning: Tags | None = None
     tokenizing: Turns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -247,6 +251,8 @@ class ServerState:
 
     def serve(self, engine: Engine, card: ModelCard) -> None:
         """From now on this model answers."""
+        if self.settings.reasoning_format != "none":
+            self.reasoning = tags_of(engine.chat_template, engine.tokenizer)
         self.card = card
         self.engine = engine
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 
-_MOST_SPACE = 64
+MOST_SPACE = 64
 """White space before a call is no part of the text; more than that is, and is not held back."""
 
 
@@ -83,8 +83,8 @@ class CallParser:
             self._content.append(text)
             return ""
         found = text.find(OPENING)
-        end = len(text) - _overlap(text, OPENING) if found < 0 else found
-        certain = max(len(text[:end].rstrip()), end - _MOST_SPACE)
+        end = len(text) - overlap(text, OPENING) if found < 0 else found
+        certain = max(len(text[:end].rstrip()), end - MOST_SPACE)
         self._content.append(text[:certain])
         if found < 0:
             self._held = text[certain:]
@@ -147,7 +147,7 @@ class CallParser:
         text, self._held = self._held + text, ""
         found = text.find(CLOSING) if self._tagged else -1
         if found < 0:
-            certain = len(text) - (_overlap(text, CLOSING) if self._tagged else 0)
+            certain = len(text) - (overlap(text, CLOSING) if self._tagged else 0)
             self._pass_on(text[:certain])
             self._held = text[certain:]
             return ""
@@ -206,7 +206,7 @@ class CallParser:
             self._deltas.append({"index": self._calls - 1, "function": {"arguments": arguments}})
 
 
-def _overlap(text: str, tag: str) -> int:
+def overlap(text: str, tag: str) -> int:
     """How many characters at the end of the text may be the beginning of the tag."""
     longest = min(len(text), len(tag) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(tag[:size])), 0)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from farthing.serve.errors import ApiError, ClientGoneError, retry_headers
+from farthing.serve.settings import raised_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,7 +37,8 @@ class Turns:
         if self.waiting_bytes and self.waiting_bytes + size > self._most_bytes:
             raise ApiError(
                 503,
-                "too many long texts wait for the tokenizer: send it again in a moment",
+                "too many long texts wait for the tokenizer: send it again in a moment, or "
+                + raised_by("reading_bytes"),
                 code="too_much_at_once",
                 headers=retry_headers(1),
             )

@@ -3,26 +3,33 @@
 Requests are added up in memory and written by a thread of their own, so the event loop never waits
 for a disk. What was added is on disk `flush_seconds` later at most, and when the server ends; a
 process that is killed loses that much. Where a write fails (the disk is full, another process has
-the file locked), nothing is lost: it stays in memory and is written when that goes again. A file
-that is damaged is set aside under another name, and a new one begun. Each of these is logged, and
-counted in the metrics.
+the file locked), nothing is lost: it stays in memory and is written when that goes again. If it
+does not go before the server has ended, it is left in a file beside, which the next start adds
+(`usage_spill.py`); if not even that goes, the log tells all of it, line by line. A file that is
+damaged is set aside under another name, and a new one begun. Each of these is logged, and counted
+in the metrics.
 
 No text is in the file, and only its owner can read it.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import sqlite3
 import threading
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farthing.core import FarthingError
+from farthing.core import FarthingError, RequestError
+from farthing.serve.log import tell
+from farthing.serve.places import unusable
 from farthing.serve.usage_file import DamagedError, Row, UsageFile, Used
+from farthing.serve.usage_spill import spill, spills_beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,13 +40,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("farthing.serve")
 
 _CLOSE_SECONDS = 5.0
+_AGAIN_SECONDS = 0.25
+
+_PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
+"""Errors of SQLite that are over when another process, or whoever fills the disk, is done."""
 
 
 class Usage:
     """The usage of all keys of a server. `clock` is in seconds of the epoch.
 
     `failures` counts writes that did not go, `set_aside` files that were damaged, and `lost` the
-    requests that were never written, which `close` logs.
+    requests that were never written, which `close` logs. `spilled` is the file that `close` left.
     """
 
     def __init__(
@@ -57,6 +68,7 @@ class Usage:
         self.failures = 0
         self.set_aside = 0
         self.lost = 0
+        self.spilled: Path | None = None
         self._model = model
         self._price = price_per_hour / 3600
         self._flush_seconds = flush_seconds
@@ -67,10 +79,32 @@ class Usage:
         self._some = threading.Event()
         self._ending = threading.Event()
         self._failing = False
+        self._closed = False
+        self._spills = spills_beside(path)
         # Whoever writes or reads the file holds this.
         self._file_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="farthing-usage", daemon=True)
         self._thread.start()
+
+    def open(self) -> None:
+        """Makes the file where there is none. Waits for the disk.
+
+        Raises `RequestError` where usage could never be kept there; a disk that is full, or a file
+        that another process has locked, is no reason.
+        """
+        with self._file_lock:
+            try:
+                try:
+                    self._file.open()
+                except DamagedError as damage:
+                    self._set_aside(damage)
+                    self._file.open()
+            except (sqlite3.Error, OSError, DamagedError) as error:
+                self._file.close()
+                if not _is_passing(error):
+                    raise unusable(self.path, str(error)) from error
+        if self._spills:
+            self.flush()
 
     def finished(self, record: RequestRecord) -> None:
         """Adds a request that was accepted. Waits for no disk."""
@@ -114,9 +148,10 @@ class Usage:
         with self._file_lock:
             with self._pending_lock:
                 pending, self._pending = self._pending, {}
-            if not pending:
+            if not pending and not self._spills:
                 return True
             try:
+                self._take_spills()
                 self._write(pending)
             except (sqlite3.Error, OSError, DamagedError) as error:
                 self._add(pending)
@@ -135,27 +170,68 @@ class Usage:
             self._failing = False
             return True
 
-    def close(self) -> None:
-        """Writes what there is, and ends. What cannot be written is logged, and lost."""
+    def close(self, patience: float = _CLOSE_SECONDS) -> None:
+        """Writes what there is, and ends; may be called again.
+
+        What cannot be written within so many seconds goes into a file beside, and where that does
+        not go either, it is logged entry by entry, and lost.
+        """
+        if self._closed:
+            return
+        self._closed = True
         self._ending.set()
         self._some.set()
         self._thread.join(_CLOSE_SECONDS)
-        self.flush()
+        deadline = time.monotonic() + patience
+        while not self.flush() and time.monotonic() < deadline:
+            time.sleep(_AGAIN_SECONDS)
         with self._file_lock:
             self._file.close()
         with self._pending_lock:
-            lost = sum(self._pending.values(), Used())
-        self.lost = lost.requests
-        if lost.requests:
+            left, self._pending = self._pending, {}
+        if left:
+            self._leave(left)
+
+    def _leave(self, left: dict[Row, Used]) -> None:
+        try:
+            self.spilled = spill(self.path, left)
+        except OSError as error:
+            self.lost = sum(left.values(), Used()).requests
             log.error(
-                "the usage of %d requests (%d tokens of prompts, %d generated, %.1f seconds) could "
-                "not be written to %s and is lost",
-                lost.requests,
-                lost.prompt_tokens,
-                lost.generated_tokens,
-                lost.machine_seconds,
+                "the usage of %d requests can be written neither to %s nor beside it (%s) and is "
+                "lost; this is all of it:",
+                self.lost,
                 self.path,
+                error,
             )
+            for (day, key, model), used in left.items():
+                tell(
+                    "usage_lost",
+                    f"lost usage of {day}, key {key or 'anonymous'}, {model}: {used.requests} "
+                    f"requests, {used.prompt_tokens} tokens of prompts ({used.cached_tokens} "
+                    f"cached), {used.generated_tokens} generated, {used.machine_seconds:.3f} "
+                    f"seconds, cost {used.cost:.6f}",
+                    level=logging.ERROR,
+                    day=day,
+                    key=key,
+                    model=model,
+                    **asdict(used),
+                )
+        else:
+            log.warning(
+                "usage could not be written to %s: it is in %s, and the next start adds it",
+                self.path,
+                self.spilled,
+            )
+
+    def _take_spills(self) -> None:
+        """Adds what earlier servers left, and deletes their files."""
+        while self._spills:
+            self._file.add(self._spills[0].rows, self._spills[0].id)
+            taken = self._spills.pop(0)
+            log.warning("usage that an earlier server left in %s is added", taken.path)
+            with suppress(OSError):
+                taken.path.unlink()
 
     def _run(self) -> None:
         while not self._ending.is_set():
@@ -171,12 +247,13 @@ class Usage:
                 self._pending[row] = self._pending.get(row, Used()) + used
 
     def _unwritten(self, since: str, until: str, key: str | None) -> dict[Row, Used]:
+        found: dict[Row, Used] = {}
         with self._pending_lock:
-            return {
-                row: used
-                for row, used in self._pending.items()
-                if since <= row[0] <= until and key in (None, row[1])
-            }
+            for rows in (self._pending, *(each.rows for each in self._spills)):
+                for row, used in rows.items():
+                    if since <= row[0] <= until and key in (None, row[1]):
+                        found[row] = found.get(row, Used()) + used
+        return found
 
     def _write(self, some: dict[Row, Used]) -> None:
         try:
@@ -200,11 +277,20 @@ class Usage:
         )
 
 
+def _is_passing(error: Exception) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def open_usage(settings: Settings, model: str) -> Usage | None:
-    """The usage that the settings ask for, of a server of that model; None where it is off."""
+    """The usage that the settings ask for, of a server of that model; None where it is off.
+
+    Raises `RequestError` where usage could never be kept there.
+    """
     if settings.usage_store is None:
         return None
-    return Usage(
+    usage = Usage(
         Path(settings.usage_store).expanduser(),
         model,
         price_per_hour=settings.price_per_hour,
@@ -212,6 +298,12 @@ def open_usage(settings: Settings, model: str) -> Usage | None:
         most_days=settings.usage_days,
         most_bytes=settings.usage_bytes,
     )
+    try:
+        usage.open()
+    except RequestError:
+        usage.close(0.0)
+        raise
+    return usage
 
 
 def total(rows: Iterable[tuple[Row, Used]]) -> Used:

@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS usage (
     PRIMARY KEY (day, key, model)
 ) WITHOUT ROWID
 """
+_SCHEMA_OF_SPILLS = "CREATE TABLE IF NOT EXISTS spilled (id TEXT PRIMARY KEY) WITHOUT ROWID"
 _ADD = """
 INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (day, key, model) DO UPDATE SET
@@ -103,14 +104,27 @@ class UsageFile:
         self._most_bytes = most_bytes
         self._connection: sqlite3.Connection | None = None
 
-    def add(self, some: Mapping[Row, Used]) -> None:
+    def open(self) -> None:
+        """Makes the file where there is none.
+
+        Raises `DamagedError` where it is damaged, and `sqlite3.OperationalError` for another's.
+        """
+        with _telling_damage():
+            self._open()
+
+    def add(self, some: Mapping[Row, Used], spill: str | None = None) -> None:
         """Adds to what is there, all or nothing; it is on disk when this returns.
 
-        Raises `DamagedError` where the file is damaged.
+        What came from the `spill` of that id is added once, however often it is tried. Raises
+        `DamagedError` where the file is damaged.
         """
         with _telling_damage():
             connection = self._open()
             with connection:
+                if spill is not None:
+                    taken = connection.execute("INSERT OR IGNORE INTO spilled VALUES (?)", (spill,))
+                    if not taken.rowcount:
+                        return
                 connection.executemany(_ADD, [(*row, *astuple(used)) for row, used in some.items()])
 
     def read(self, since: date, until: date, key: str | None) -> dict[Row, Used]:
@@ -216,6 +230,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}").fetchall()
     with connection:
         connection.execute(_SCHEMA)
+        connection.execute(_SCHEMA_OF_SPILLS)
 
 
 def _bytes(connection: sqlite3.Connection) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
+from farthing.serve.reasoning import USUAL
 from serve.page.talking import answering, answers, ask, open_page, question, wait_done
 from serve.server import serving
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
+    from farthing.serve.state import ServerState
     from serve.server import Served
 
 LONG = "One word after another. " * 40
@@ -274,3 +276,25 @@ def test_a_system_message_that_changed_is_named_where_it_cost_a_long_prompt(
         re.compile(r"\d+ tokens of the prompt were read again: in the first")
     )
     expect(miss).to_contain_text("Friday")
+
+
+def test_reasoning_can_be_opened_beside_the_answer_and_is_not_sent_again(page: Page) -> None:
+    def reasons(state: ServerState) -> None:
+        state.reasoning = USUAL
+
+    engine = answering("<think>Rayleigh scattering.</think>It is blue.", seconds=0.002)
+    with serving(engine, prepare=reasons) as served:
+        open_page(page, served)
+        ask(page, "Which colour is the sky?")
+        wait_done(page)
+        expect(answers(page)).to_have_text("It is blue.")
+        thoughts = page.get_by_text("Rayleigh scattering.")
+        expect(thoughts).to_be_hidden()
+        summary = page.locator("summary", has_text="Reasoning")
+        summary.focus()
+        page.keyboard.press("Enter")
+        expect(thoughts).to_be_visible()
+        with page.expect_request("**/chat/completions") as sent:
+            ask(page, "Why?")
+        assert "Rayleigh" not in (sent.value.post_data or "")
+        wait_done(page)

@@ -128,6 +128,39 @@ def test_the_model_card_shows_a_measured_number_with_its_interval(page: Page) ->
             expect(card).to_contain_text(words)
 
 
+def test_the_model_card_begins_with_what_people_ask_a_receipt_for(page: Page) -> None:
+    receipt = {
+        "scheme": "int4-g64",
+        "methods": ["gptq"],
+        "bits_per_weight": 4.25,
+        "reference": {"name": "original", "bits_per_weight": 16.0, "precision": {"isa": "avx2"}},
+        "perplexity_ratio": {"value": 1.0512, "low": 1.031, "high": 1.07},
+        "kl": {"mean": {"value": 0.0501, "low": 0.0451, "high": 0.0551}},
+        "agreement": {"value": 0.921, "low": 0.911, "high": 0.93},
+        "battery": {"questions": 200, "correct": 101, "reference_correct": 106},
+        "warnings": ["the reference is no full precision"],
+    }
+    with serving(answering("Hello."), prepare=described(receipt)) as served:
+        open_page(page, served)
+        card = page.locator("#card")
+        for name, value in (
+            ("Scheme", "int4-g64 with gptq, 4.25 bits a weight"),
+            ("Measured against", "original, 16 bits a weight"),
+            ("Same next token", "92 % (91 % to 93 %)"),
+            ("Perplexity", "\u00d7\u00a01.051 (\u00d7\u00a01.031 to \u00d7\u00a01.07)"),
+            ("KL divergence", "0.0501 (0.0451 to 0.0551)"),
+            ("Questions right", "101 of 200 (before: 106)"),
+        ):
+            row = card.locator(".facts > div", has_text=name).first
+            expect(row.locator("dd")).to_have_text(value)
+            expect(row).to_be_visible()
+        expect(card).to_contain_text("Note: the reference is no full precision.")
+        deep = card.get_by_text("avx2")
+        expect(deep).to_be_hidden()
+        card.get_by_text("The whole receipt").click()
+        expect(deep).to_be_visible()
+
+
 def test_the_model_card_says_that_a_receipt_is_being_checked_or_why_it_is_refused(
     page: Page,
 ) -> None:

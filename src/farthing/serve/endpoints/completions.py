@@ -10,6 +10,7 @@ from farthing.serve.endpoints.models import check_model
 from farthing.serve.errors import ApiError
 from farthing.serve.generation import Generation
 from farthing.serve.reading import read_structure
+from farthing.serve.settings import raised_by
 from farthing.serve.sse import respond
 from farthing.serve.wire.common import (
     check_count,
@@ -77,12 +78,12 @@ async def _begin(
 
 
 def _check_counts(prompts: Sequence[object], n: int, settings: Settings) -> None:
-    check_count("prompt", len(prompts), settings.most_prompts, least=1)
+    check_count("prompt", len(prompts), settings, "most_prompts", least=1)
     if len(prompts) * n > settings.most_answers:
         raise ApiError(
             400,
             f"{len(prompts)} prompts with {n} answers each are more than {settings.most_answers} "
-            "answers: send fewer at a time",
+            "answers: send fewer at a time, or " + raised_by("most_answers"),
             param="n",
             code="invalid_value",
         )

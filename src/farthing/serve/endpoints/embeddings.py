@@ -41,7 +41,7 @@ async def embeddings(state: ServerState, request: Request) -> Response:
     fields, _, body = await read_structure(request, state, EmbeddingRequest, CHANGING)
     check_model(card, fields.model)
     inputs = fields.inputs()
-    check_count("input", len(inputs), settings.most_inputs, least=1)
+    check_count("input", len(inputs), settings, "most_inputs", least=1)
     fields.check_dimensions(engine.embedding_size)
     texts = [each for each in inputs if isinstance(each, str)]
     size = sum(len(each.encode("utf-8", "replace")) for each in texts)

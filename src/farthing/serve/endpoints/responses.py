@@ -44,7 +44,7 @@ async def _begin(state: ServerState, request: Request) -> tuple[ResponseAnswers,
     settings = state.settings
     fields, _, body = await read_structure(request, state, ResponseRequest, CHANGING)
     check_model(card, fields.model)
-    refuse_options(fields, settings.most_messages)
+    refuse_options(fields, settings)
     chat, messages = chat_of(fields)
     try:
         asking = ChatAsking(state, engine, chat, template_messages(chat.messages, messages))
@@ -60,11 +60,12 @@ async def _begin(state: ServerState, request: Request) -> tuple[ResponseAnswers,
             seconds=seconds_of(fields, settings),
             slow=True,
             prepare=asking.prepare,
+            reasoning_tokens=asking.reasoning_tokens,
         )
         generation = await Generation.begin(state, request, asked)
     except ApiError as error:
         raise _renamed(error) from error.__cause__
-    return ResponseAnswers(generation, card, fields, asking.tools), bool(fields.stream)
+    return ResponseAnswers(generation, card, fields, asking.parser), bool(fields.stream)
 
 
 def _renamed(error: ApiError) -> ApiError:

@@ -37,7 +37,7 @@ async def tokenize(state: ServerState, request: Request) -> Response:
     if (fields.prompt is None) == (fields.messages is None):
         raise ApiError(400, "give either prompt or messages", param="prompt", code="invalid_value")
     if fields.messages is not None:
-        check_count("messages", len(fields.messages), state.settings.most_messages, least=1)
+        check_count("messages", len(fields.messages), state.settings, "most_messages", least=1)
         raw["messages"] = template_messages(fields.messages, raw["messages"])
     messages = raw.get("messages") or []
     variables = template_variables(fields.chat_template_kwargs)

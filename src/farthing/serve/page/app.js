@@ -12,6 +12,7 @@ import { Scroller } from "./scroller.js";
 import { keepSettings } from "./settings.js";
 import { showState } from "./status.js";
 import { Store } from "./store.js";
+import { showUsage } from "./usage.js";
 import { Watch } from "./watch.js";
 
 const SUGGESTIONS = [
@@ -20,13 +21,18 @@ const SUGGESTIONS = [
   "List three uses for an old laptop.",
 ];
 
+const USAGE_MILLISECONDS = 30_000;
+
 const store = new Store();
 const question = byId("question");
 const scroller = new Scroller(byId("scroller"), byId("to-end"));
 const live = new Live(byId("live"));
 const watch = new Watch(changed, (stats) => live.take(stats));
 const chat = new Chat(store, scroller, {
-  onBusy: showSend,
+  onBusy: (busy) => {
+    showSend();
+    if (!busy) loadUsage();
+  },
   onKey: (why, then) => wantKey(why, then),
   onChange: () => {
     byId("welcome").hidden = chat.messages.length > 0;
@@ -40,7 +46,10 @@ function changed(state) {
   const stale = state.name !== "ready" && live.samples.length > 0;
   setText(byId("live-title"), stale ? "Live, as last seen" : "Live");
   showSend();
-  if (state.name === "ready") loadCard();
+  if (state.name === "ready") {
+    loadCard();
+    loadUsage();
+  }
   if (state.name === "locked" && !keyWasAsked) {
     keyWasAsked = true;
     wantKey(state.message);
@@ -59,9 +68,15 @@ async function loadCard() {
   }
 }
 
+const loadUsage = () => showUsage(byId("usage-section"), byId("usage"));
+
 async function wantKey(why, then) {
   if (!(await askForKey(why))) return;
   await watch.now();
+// Others may use the same key.
+setInterval(() => {
+  if (!document.hidden && watch.state.name === "ready") loadUsage();
+}, USAGE_MILLISECONDS);
   then?.();
 }
 
@@ -176,3 +191,7 @@ showPanel(false);
 grow();
 takeFocus();
 watch.now();
+// Others may use the same key.
+setInterval(() => {
+  if (!document.hidden && watch.state.name === "ready") loadUsage();
+}, USAGE_MILLISECONDS);

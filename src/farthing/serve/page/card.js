@@ -1,6 +1,7 @@
 // The model card: what is served, how it lies in memory, and how good it was measured to be.
 
 import { facts, make } from "./dom.js";
+import { receiptParts } from "./receipt.js";
 import { bytes, count, counted, large } from "./words.js";
 
 /** Shows an entry of /v1/models in an element. */
@@ -17,12 +18,12 @@ export function showCard(container, entry) {
     ["Instructions", details.isa],
     ["Threads", details.threads],
     ["Licence", details.licence ?? "not stated"],
-    ["Quality", entry.receipt ? receipt(entry.receipt) : details.receipt ? null : "no receipt"],
-    ["Receipt", details.receipt],
+    ["Receipt", details.receipt ?? (entry.receipt ? null : "no receipt")],
   ];
   const known = rows.filter(([, value]) => value !== undefined && value !== null && value !== "");
   const told = known.map(([name, value]) => [name, typeof value === "number" ? count(value) : value]);
   container.replaceChildren(facts(told));
+  if (entry.receipt) container.append(...receiptParts(entry.receipt));
   if (!entry.receipt && !details.receipt) {
     const text = "Nobody has measured what this file's quantisation costs in quality.";
     container.append(make("p", { class: "help" }, text));
@@ -52,28 +53,4 @@ function memory(kinds) {
     make("summary", {}, bytes(total)),
     facts(parts.map(([name, size]) => [name.replaceAll("_", " "), bytes(size)])),
   );
-}
-
-/** A receipt is nested names and values; all of it is shown. */
-function receipt(measured) {
-  const rows = Object.entries(measured).map(([name, value]) => {
-    const nested = value !== null && typeof value === "object" && !Array.isArray(value);
-    return [name.replaceAll("_", " "), estimate(value) ?? (nested ? receipt(value) : plain(value))];
-  });
-  return facts(rows);
-}
-
-/** A number and the interval that it lies in, in one line; null for anything else. */
-function estimate(value) {
-  const numbers = [value?.value, value?.low, value?.high];
-  if (!numbers.every((each) => typeof each === "number")) return null;
-  const [number, low, high] = numbers.map(plain);
-  return `${number} (${low} to ${high})`;
-}
-
-function plain(value) {
-  if (value === null || value.length === 0) return "none";
-  if (Array.isArray(value)) return value.join("; ");
-  const fraction = typeof value === "number" && !Number.isInteger(value);
-  return fraction ? String(Number(value.toPrecision(4))) : String(value);
 }

@@ -232,6 +232,7 @@ function take(message, chunk, clock, began) {
   }
   const choice = chunk.choices[0];
   if (!choice) return;
+  message.reasoning = (message.reasoning ?? "") + (choice.delta.reasoning_content ?? "");
   message.content += choice.delta.content ?? "";
   if (choice.finish_reason === "length") message.state = "length";
   if (!message.tokens) return;

@@ -22,6 +22,10 @@ export class Turn {
       return;
     }
     this.rendering = new Rendering(this.text);
+    this.thoughts = make("div", { class: "thoughts" });
+    this.thinking = make("summary", {});
+    this.reasoning = make("details", { class: "reasoning", hidden: true }, this.thinking, this.thoughts);
+    this.text.before(this.reasoning);
     this.notice = make("div", { class: "notice", role: "alert", hidden: true });
     this.miss = make("p", { class: "miss", hidden: true });
     this.meta = make("p", { class: "meta", hidden: true });
@@ -39,6 +43,9 @@ export class Turn {
     const { message } = this;
     const growing = message.state === "streaming";
     this.rendering.show(message.content);
+    this.reasoning.hidden = !message.reasoning;
+    setText(this.thinking, growing && !message.content ? "Reasoning…" : "Reasoning");
+    setText(this.thoughts, message.reasoning ?? "");
     this.element.classList.toggle("growing", growing);
     this.text.setAttribute("aria-busy", String(growing));
     this.actions.hidden = growing;

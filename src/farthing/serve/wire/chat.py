@@ -15,6 +15,7 @@ from farthing.serve.wire.fields import check_unknown
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+ReasoningFormat = Literal["auto", "deepseek", "none"]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -26,10 +27,15 @@ class ChatMessage(msgspec.Struct, omit_defaults=True):
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
 
 class ChatRequest(SamplingFields, kw_only=True):
-    """POST /v1/chat/completions. `explain_prefix_miss` is farthing's own."""
+    """POST /v1/chat/completions. `explain_prefix_miss` is farthing's own.
+
+    `reasoning_format` is llama.cpp's: "none" leaves reasoning in the text. `include_reasoning` is
+    vLLM's: with false it is not sent.
+    """
 
     messages: list[ChatMessage]
     logprobs: bool | None = None
@@ -39,6 +45,8 @@ class ChatRequest(SamplingFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     explain_prefix_miss: bool | None = None
+    reasoning_format: ReasoningFormat | None = None
+    include_reasoning: bool | None = None
 
     def most_tokens(self) -> int | None:
         """The most tokens of an answer; None for as many as the context holds."""
@@ -172,6 +180,7 @@ class AnswerMessage(msgspec.Struct, frozen=True):
     content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType = UNSET
 
 
@@ -200,6 +209,7 @@ class ChatDelta(msgspec.Struct, frozen=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType = UNSET
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from farthing.core import RequestError, SamplingParams
 from farthing.serve.errors import ApiError
+from farthing.serve.settings import raised_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,24 +62,29 @@ class CachedTokens(msgspec.Struct, frozen=True):
     prefix_miss: PrefixMiss | UnsetType | None = UNSET
 
 
-class GuessedTokens(msgspec.Struct, frozen=True):
-    """Tokens that were guessed ahead and computed: right ones, which were written, and others."""
+class WrittenTokens(msgspec.Struct, frozen=True):
+    """Of the tokens written, those of reasoning; there where an answer has some.
 
-    accepted_prediction_tokens: int
-    rejected_prediction_tokens: int
+    And tokens that were guessed ahead and computed: right ones, which were written, and others;
+    there where tokens were guessed.
+    """
+
+    reasoning_tokens: int | UnsetType = UNSET
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    rejected_prediction_tokens: int | UnsetType = UNSET
 
 
 class UsageCounts(msgspec.Struct, frozen=True):
     """Tokens read and written, of all prompts and answers of a request.
 
-    `completion_tokens_details` are there where tokens were guessed ahead.
+    `completion_tokens_details` are there where there is something to tell.
     """
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
-    completion_tokens_details: GuessedTokens | UnsetType = UNSET
+    completion_tokens_details: WrittenTokens | UnsetType = UNSET
 
 
 class StreamOptions(msgspec.Struct):
@@ -175,15 +181,16 @@ def sampling_of(
     }
     stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
     ids = fields.stop_token_ids or []
-    check_count("stop", len(stop), settings.most_stops)
-    check_count("stop_token_ids", len(ids), settings.most_biases)
-    check_count("logit_bias", len(fields.logit_bias or ()), settings.most_biases)
+    check_count("stop", len(stop), settings, "most_stops")
+    check_count("stop_token_ids", len(ids), settings, "most_biases")
+    check_count("logit_bias", len(fields.logit_bias or ()), settings, "most_biases")
     for text in stop:
         if len(text) > settings.stop_characters:
             raise ApiError(
                 400,
                 f"a stop string has {len(text)} characters, and at most "
-                f"{settings.stop_characters} are allowed",
+                f"{settings.stop_characters} are allowed: shorten it, or "
+                + raised_by("stop_characters"),
                 param="stop",
                 code="invalid_value",
             )
@@ -228,12 +235,14 @@ def _biases(given: Mapping[str, float]) -> dict[int, float]:
     return biases
 
 
-def check_count(name: str, count: int, most: int, least: int = 0) -> None:
-    """Raises `ApiError` 400 where a request has more of something than is allowed."""
+def check_count(name: str, count: int, settings: Settings, limit: str, least: int = 0) -> None:
+    """Raises `ApiError` 400 where a request has more of something than the `limit` allows."""
+    most: int = getattr(settings, limit)
     if not least <= count <= most:
+        advice = f": {raised_by(limit)}" if count > most else ""
         raise ApiError(
             400,
-            f"{name} has {count} entries, and may have from {least} to {most}",
+            f"{name} has {count} entries, and may have from {least} to {most}{advice}",
             param=name,
             code="invalid_value",
         )
@@ -246,7 +255,7 @@ def choices_of(fields: SamplingFields, settings: Settings) -> int:
         raise ApiError(
             400,
             f"n must be from 1 to {settings.most_choices}, not {n}: ask in several requests, or "
-            "start the server with a larger most_choices",
+            + raised_by("most_choices"),
             param="n",
             code="invalid_value",
         )

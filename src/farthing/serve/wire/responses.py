@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from farthing.serve.errors import ErrorDetail
+from farthing.serve.wire.chat import ReasoningFormat
 from farthing.serve.wire.common import CommonFields, StreamOptions
 from farthing.serve.wire.fields import ASKING
 
@@ -16,7 +17,7 @@ CHANGING: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "context_management": ([],),
     "conversation": (),
-    "include": ([],),
+    "include": ([], ["reasoning.encrypted_content"]),  # reasoning is given in clear
     "max_tool_calls": (),
     "moderation": (),
     "prompt": (),
@@ -35,7 +36,11 @@ class TextOptions(msgspec.Struct):
 
 
 class ResponseRequest(CommonFields, kw_only=True):
-    """POST /v1/responses. `top_k`, `min_p` and `seed` are farthing's own."""
+    """POST /v1/responses.
+
+    farthing's own are `top_k`, `min_p`, `seed`, and what is as in a chat: `chat_template_kwargs`,
+    `max_draft_tokens`, `reasoning_format` and `include_reasoning`.
+    """
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
@@ -45,6 +50,10 @@ class ResponseRequest(CommonFields, kw_only=True):
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
+    max_draft_tokens: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_format: ReasoningFormat | None = None
+    include_reasoning: bool | None = None
     text: TextOptions | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -62,6 +71,21 @@ class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
     text: str
     annotations: list[dict[str, Any]] = []
     logprobs: list[dict[str, Any]] = []
+
+
+class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
+    """What a model wrote before its answer."""
+
+    text: str
+
+
+class OutputReasoning(msgspec.Struct, tag_field="type", tag="reasoning"):
+    """The reasoning of the model's; there is no summary of it."""
+
+    id: str
+    status: str
+    content: list[ReasoningText]
+    summary: list[dict[str, Any]] = []
 
 
 class OutputMessage(msgspec.Struct, tag_field="type", tag="message"):
@@ -83,7 +107,7 @@ class OutputCall(msgspec.Struct, tag_field="type", tag="function_call"):
     arguments: str
 
 
-OutputItem = OutputMessage | OutputCall
+OutputItem = OutputReasoning | OutputMessage | OutputCall
 
 
 class CachedInput(msgspec.Struct, frozen=True):
@@ -93,7 +117,7 @@ class CachedInput(msgspec.Struct, frozen=True):
 
 
 class ReasoningOutput(msgspec.Struct, frozen=True):
-    """Of the tokens written, those of reasoning: farthing tells none apart."""
+    """Of the tokens written, those of reasoning."""
 
     reasoning_tokens: int = 0
 
@@ -159,7 +183,7 @@ class ResponseEvent(msgspec.Struct, omit_defaults=True, kw_only=True):
     content_index: int | UnsetType = UNSET
     item_id: str | UnsetType = UNSET
     item: OutputItem | UnsetType = UNSET
-    part: OutputText | UnsetType = UNSET
+    part: OutputText | ReasoningText | UnsetType = UNSET
     delta: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
     name: str | UnsetType = UNSET

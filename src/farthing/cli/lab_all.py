@@ -1,0 +1,119 @@
+"""farthing lab all: every section, kept as it is finished, and a page that shows them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from farthing.cli.lab_report import print_expectations, print_report
+from farthing.cli.process import say
+from farthing.core import RequestError
+from farthing.files.replacing import replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from farthing.lab.report.contents import Failure, Report
+    from farthing.lab.report.run import Pace
+    from farthing.lab.subject import Subject
+    from farthing.lab.table import Section
+
+
+def page_path(name: str | None) -> Path | None:
+    """Where the page goes. Raises `RequestError` at once where nothing could be written there."""
+    if name is None:
+        return None
+    path = Path(name)
+    if path.exists() and not path.is_file():
+        raise RequestError(f"--html {name} is no file: name one, like report.html")
+    if not path.parent.is_dir():
+        raise RequestError(f"--html {name}: there is no folder {path.parent}: make it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK) or (
+        path.exists() and not os.access(path, os.W_OK)
+    ):
+        raise RequestError(f"--html {name} cannot be written to: choose another place")
+    return path
+
+
+def write_page(report: Report, path: Path) -> None:
+    """The report as a page; raises `FarthingError` where it cannot be written."""
+    from farthing.lab.report.page import render
+
+    with replacing(path) as file:
+        file.write(render(report).encode("utf-8"))
+        os.fchmod(file.fileno(), 0o666 & ~_umask())
+    say(f"the report is {path}")
+
+
+def measured(
+    fresh: bool,
+    page: Path | None,
+    open_subject: Callable[[], Subject],
+    command_of: Callable[[str], str],
+) -> Report:
+    """The report of all sections, of which only those are measured that are not kept from before.
+
+    It is written to `page`. When no section failed, nothing is kept of the run any more.
+    """
+    from farthing.lab.report.run import measure_all
+    from farthing.lab.report.work import WorkFile, alone, depends_on
+    from farthing.lab.sections import SECTIONS
+
+    with alone():
+        subject = open_subject()
+        command = command_of("all")
+        work = WorkFile(depends_on(subject, command), fresh=fresh)
+        if work.sections:
+            say(
+                f"{', '.join(work.sections)}: finished by a run begun {work.started}, and taken "
+                "from there; --fresh measures everything anew"
+            )
+        try:
+            report = measure_all(subject, command, command_of, tuple(SECTIONS), work, _tell)
+        except (KeyboardInterrupt, SystemExit):
+            say(
+                f"{len(work.sections)} of {len(SECTIONS)} sections are finished and kept: the "
+                "same command goes on from there"
+            )
+            raise
+        if page is not None:
+            write_page(report, page)
+        if not report.failures:
+            work.discard()
+    return report
+
+
+def print_all(report: Report, *, as_json: bool, short: bool) -> int:
+    """Prints the report, or, where it is `short`, what became of expectations.
+
+    0: everything was measured; 1: a section failed.
+    """
+    if as_json:
+        print(json.dumps(report.as_json()))
+    elif short:
+        print_expectations(report)
+    else:
+        print_report(report)
+    return 1 if report.failures else 0
+
+
+def _tell(outcome: Section | Failure, pace: Pace) -> None:
+    """A line for each section that is over."""
+    from farthing.lab.report.run import told
+    from farthing.lab.table import Section
+
+    left = pace.seconds_left
+    more = f"; {told(left)} left" if left else ""
+    if not isinstance(outcome, Section):
+        say(f"{outcome.section}: FAILED: {outcome.error}{more}")
+        return
+    skipped = "".join(f"; skipped {each.what}: {each.reason}" for each in outcome.skipped)
+    say(f"{outcome.name}: {outcome.seconds:.0f} s{skipped}{more}")
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

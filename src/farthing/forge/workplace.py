@@ -1,0 +1,122 @@
+"""Where a distillation stands until it is whole: beside its result, in `.NAME.distilling`.
+
+`settings.json` says what is being made, of which teacher, by which farthing; `schedule.json` how
+many steps there are to be; `text/` holds what the teacher has written; `start/` is the student
+before its first step and `checkpoint.safetensors` the last state that training had. Each of these
+is there whole or not at all. So a run that was ended, however, goes on when it is asked for again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from farthing.core import FarthingError
+from farthing.files.json_files import read_json_object
+from farthing.files.replacing import replacing, write_advice
+from farthing.forge.output import remove
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+VERSION = 1
+
+_LOCK = "lock"
+
+
+class Workplace:
+    """The folder of one distillation, locked by this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.start = folder / "start"
+        self.result = folder / "result"
+        self.checkpoint = folder / "checkpoint.safetensors"
+        self._schedule = folder / "schedule.json"
+        (folder / "text").mkdir(exist_ok=True)
+
+    def shard(self, number: int) -> Path:
+        """Where a shard of the text lies, or will."""
+        return self.folder / "text" / f"{number:05}.safetensors"
+
+    def schedule(self) -> dict[str, Any] | None:
+        """What has been decided of the steps; None before it was."""
+        return read_json_object(self._schedule) if self._schedule.exists() else None
+
+    def decide(self, schedule: Mapping[str, Any]) -> None:
+        """Keeps what is decided of the steps."""
+        _write_json(self._schedule, schedule)
+
+
+def folder_of(out: Path) -> Path:
+    """The workplace of what will be `out`."""
+    return out.with_name(f".{out.name}.distilling")
+
+
+@contextmanager
+def workplace(out: Path, settings: Mapping[str, Any], restart: bool) -> Iterator[Workplace]:
+    """The workplace of `out`, as an earlier run with the same settings left it, or a new one.
+
+    `settings` are plain JSON. With `restart` what an earlier run left is removed first. Whatever
+    becomes of the block, it stays. Raises `FarthingError` where it was begun with other settings,
+    naming them, where another process works there, and in place of an `OSError`.
+    """
+    folder = folder_of(out)
+    try:
+        folder.mkdir(exist_ok=True)
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise FarthingError(
+                    f"another process is distilling {out}: wait for it, or choose another name"
+                ) from None
+            _settle(folder, {"version": VERSION, **settings}, restart)
+            yield Workplace(folder)
+    except OSError as error:
+        raise FarthingError(write_advice(folder, error)) from error
+
+
+def _settle(folder: Path, settings: Mapping[str, Any], restart: bool) -> None:
+    """Makes sure that what lies there is of these settings."""
+    path = folder / "settings.json"
+    wanted = json.loads(json.dumps(settings))
+    if restart:
+        for entry in folder.iterdir():
+            if entry.name != _LOCK:
+                remove(entry)
+    if path.exists():
+        found = read_json_object(path)
+        others = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
+        if others:
+            listed = "; ".join(
+                f"{name} was {_shown(found.get(name))} and is {_shown(wanted.get(name))}"
+                for name in others
+            )
+            raise FarthingError(
+                f"{folder} was begun with other settings: {listed}. Give the same to go on, or "
+                "--restart to throw away what it has"
+            )
+        return
+    _write_json(path, wanted)
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    with replacing(path) as file:
+        file.write(json.dumps(value, indent=2).encode() + b"\n")
+
+
+def discard(out: Path) -> None:
+    """Removes the workplace of what is finished."""
+    shutil.rmtree(folder_of(out))

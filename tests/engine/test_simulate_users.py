@@ -1,0 +1,66 @@
+"""Users who ask again as soon as they have an answer, in the simulator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farthing.engine.simulate import Job, simulate
+
+if TYPE_CHECKING:
+    from farthing.engine.cost import StepShape
+
+
+def one(shape: StepShape) -> float:
+    """Every step takes a second."""
+    return 1.0
+
+
+def test_a_user_asks_again_when_the_answer_is_there_whatever_arrival_the_next_job_had() -> None:
+    jobs = [Job(1, 3), Job(1, 2), Job(1, 1, arrival=100.0)]
+    outcome = simulate(jobs, one, slots=3, users=1)
+    assert [each.job.arrival for each in outcome.served] == [0, 3, 5]
+    assert [each.last_token for each in outcome.served] == [3, 5, 6]
+
+
+def test_the_first_jobs_come_when_they_arrive_and_the_next_goes_to_whoever_is_ready() -> None:
+    jobs = [Job(1, 5), Job(1, 1, arrival=2.0), Job(1, 2)]
+    outcome = simulate(jobs, one, slots=2, users=2)
+    assert [each.job.arrival for each in outcome.served] == [0, 2, 3]
+    assert [each.last_token for each in outcome.served] == [5, 3, 5]
+
+
+def test_who_pauses_misses_the_step_that_begins_at_once() -> None:
+    jobs = [Job(1, 6), Job(1, 2), Job(1, 1)]
+    outcome = simulate(jobs, one, slots=2, users=2, pause=0.25)
+    assert outcome.served[2].job.arrival == 2.25
+    assert outcome.served[2].admitted == 3
+    alone = simulate([Job(1, 1), Job(1, 1)], one, slots=1, users=1, pause=0.25)
+    assert [each.last_token for each in alone.served] == [1, 2.25]
+
+
+def test_more_users_than_jobs_ask_for_all_of_them_at_their_arrivals() -> None:
+    jobs = [Job(3, 2), Job(2, 2, arrival=1.0)]
+    assert simulate(jobs, one, slots=2, users=5) == simulate(jobs, one, slots=2)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 70), st.integers(1, 6)), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.integers(1, 4),
+)
+def test_never_are_more_answers_wanted_at_once_than_there_are_users(
+    lengths: list[tuple[int, int]], users: int, slots: int
+) -> None:
+    outcome = simulate([Job(*each) for each in lengths], one, slots=slots, users=users)
+    served = outcome.served
+    for each in served:
+        at = each.job.arrival
+        assert sum(other.job.arrival <= at < other.last_token for other in served) <= users
+    # Nobody who has an answer waits before asking again.
+    ends = sorted(each.last_token for each in served)
+    later = [each.job.arrival for each in served[users:]]
+    assert later == pytest.approx(ends[: len(later)])
