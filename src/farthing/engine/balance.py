@@ -25,6 +25,9 @@ _WORST = 0.01
 _MEMORY = 32
 """About how many plain steps are remembered."""
 
+_ANEW = 8
+"""So many of them are looked at again after each window."""
+
 
 @dataclass
 class _State:
@@ -59,11 +62,16 @@ class Balance:
         state.rests -= 1
         return True
 
+    def knows(self, texts: int) -> bool:
+        """Whether there is nothing to learn from how long another plain step of so many takes."""
+        state = self._states.get(texts.bit_length())
+        return state is not None and state.seen >= _MEMORY
+
     def saved(self, step: Decoded, estimate: float, looked: float) -> float:
         """Takes in a step, and gives the seconds that guesses saved in it.
 
-        `estimate` is what the backend should take for it without guesses, and `looked` how long
-        guesses were looked for; 0 where it rested.
+        `estimate` is what the backend should take for it without guesses, 0 where the step has none
+        and is not to be learned from; `looked` how long guesses were looked for, 0 where it rested.
         """
         state = self._states.setdefault(step.texts.bit_length(), _State())
         if step.drafts:
@@ -90,3 +98,4 @@ class Balance:
         else:
             state.rest = 0
         state.steps, state.saved, state.taken = 0, 0.0, 0.0
+        state.seen = min(state.seen, _MEMORY - _ANEW)

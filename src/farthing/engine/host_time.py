@@ -6,8 +6,7 @@ more of it, which is part of what a guess costs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from farthing.engine.cost import StepShape
@@ -23,8 +22,7 @@ _DOUBT = 4
 ones run code that no cache has."""
 
 
-@dataclass(frozen=True)
-class Decoded:
+class Decoded(NamedTuple):
     """A step in which `texts` sequences decoded, of which `drafts` fed guesses.
 
     They gained `gained` tokens. It took `seconds` in the backend, `guessing` in a drafter's, and

@@ -100,16 +100,16 @@ class Speculation:
         if not self._always and self._balance.resting(len(decoding)):
             return {}
         started, spent = perf_counter(), self.spent
-        chosen = self._drafts(decoding, spare, cost)
+        candidates = self._candidates(decoding, spare)
+        if not candidates:
+            return {}
+        chosen = self._drafts(candidates, decoding, spare, cost)
         self._looked = perf_counter() - started - (self.spent - spent)
         return chosen
 
     def _drafts(
-        self, decoding: ListOf[Sequence], spare: int, cost: StepCost
+        self, candidates: list[Candidate], decoding: ListOf[Sequence], spare: int, cost: StepCost
     ) -> dict[Sequence, Draft]:
-        candidates = self._candidates(decoding, spare)
-        if not candidates:
-            return {}
         context = sum(len(sequence.tokens) for sequence in decoding)
         shape = StepShape(len(decoding), len(decoding), context, context)
         if self._costly is None:
@@ -148,9 +148,15 @@ class Speculation:
         """Learns what a step that only decoded took, and adds to `counts` what it saved."""
         texts, shape = step.texts, step.shape
         self.host.observe(texts, step.drafts > 0, step.host)
-        reads = shape.reads - (shape.tokens - texts)
-        plain = StepShape(texts, texts, int(shape.context * texts / shape.tokens), reads)
-        saved = self._balance.saved(step, cost.seconds(plain), self._looked)
+        estimate = 0.0
+        if step.drafts or not self._balance.knows(texts):
+            reads = shape.reads - (shape.tokens - texts)
+            plain = StepShape(texts, texts, int(shape.context * texts / shape.tokens), reads)
+            estimate = cost.seconds(plain)
+        elif not self._looked:
+            counts.seconds_without += step.total
+            return
+        saved = self._balance.saved(step, estimate, self._looked)
         if step.drafts:
             counts.seconds_with += step.total
             counts.saved_seconds += saved
