@@ -11,6 +11,7 @@ from farthing.core import StoredTensor
 from farthing.models.config import ModelConfig
 from farthing.models.decoder import pre_norm_decoder
 from farthing.models.load import Model
+from farthing.models.rope import base_rope
 
 CONFIG = ModelConfig(
     architecture="qwen2",
@@ -24,7 +25,7 @@ CONFIG = ModelConfig(
     context_length=32_768,
     epsilon=1e-6,
     tied=True,
-    frequencies=(tuple(1e6 ** (-i / 32) for i in range(32)),) * 24,
+    ropes=(base_rope(64, 1e6),) * 24,
     windows=(0,) * 24,
     attention_scale=0.125,
     biases=frozenset({"query", "key", "value"}),
@@ -59,7 +60,7 @@ def narrow_model(layers: int = 24, kv_heads: int = 2, head_dim: int = 64) -> Mod
         heads=kv_heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        frequencies=(tuple(1.0 for _ in range(head_dim // 2)),) * layers,
+        ropes=(base_rope(head_dim, 1.0),) * layers,
         windows=(0,) * layers,
     )
     bare = model(config)

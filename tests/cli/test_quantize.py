@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,6 +77,38 @@ def test_it_tells_what_the_matrices_took_and_take(
     assert len(lines) == 4
     assert told.err == ""
     assert {t.format for t in open_checkpoint(out).tensors.values()} >= {"INT4_G128"}
+
+
+def test_a_folder_becomes_the_gguf_file_that_its_name_asks_for(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(source, tmp_path / "source")
+    (folder / "LICENSE").write_text("free")
+    out = tmp_path / "m.gguf"
+    assert main(["quantize", str(folder), str(out), "--scheme", "q8_0", PLAIN]) == 0
+    told = capsys.readouterr().out
+    assert "note    a GGUF file has no place for LICENSE" in told
+    found = told_of(capsys, folder, tmp_path / "n.gguf", "--scheme", "q8_0", PLAIN)
+    assert found["result"]["container"] == "gguf"
+    assert len(found["remarks"]) == 1
+    assert (tmp_path / "n.gguf").read_bytes() == out.read_bytes()
+    assert main(["run", str(out), "What is it?", "--max-tokens", "4"]) == 0
+
+
+def test_a_folder_that_gguf_has_no_way_to_describe_is_refused_in_one_line(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(source, tmp_path / "source")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["pre_tokenizer"]["add_prefix_space"] = True
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    arguments = [str(folder), str(tmp_path / "m.gguf"), "--scheme", "q8_0", PLAIN]
+    assert main(["quantize", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert "llama.cpp has no name for" in told
+    assert "Write a folder instead, by an OUT without .gguf" in told
+    assert "Traceback" not in told
+    assert [file.name for file in tmp_path.iterdir()] == ["source"]
 
 
 def test_it_tells_what_every_rule_matched(

@@ -13,11 +13,17 @@ from farthing.core import FileFormatError
 from farthing.files.formats import GGUF_FORMATS, stored_bytes
 from farthing.files.gguf import GGUFFile
 from farthing.files.gguf_writer import (
+    flag_field,
+    float_field,
+    floats_field,
+    integers_field,
     lay_gguf,
+    metadata_of,
     number_field,
     read_fields,
     rewrite_text,
     text_field,
+    texts_field,
 )
 from farthing.files.writing import TensorPlan, write_laid
 
@@ -49,6 +55,28 @@ FIELDS = {
 def written(path: Path, fields: dict[str, bytes] = FIELDS) -> Path:
     write_laid(path, lay_gguf(fields, PLANS), lambda plan: np.array_split(content(plan), 3))
     return path
+
+
+def test_the_package_reads_every_kind_of_record(tmp_path: Path) -> None:
+    values = {
+        "float": float_field("float", 0.1),
+        "flag": flag_field("flag", True),
+        "texts": texts_field("texts", ["", "a", "\u00e9 \u2581"]),
+        "floats": floats_field("floats", [0.0, -3.0, 0.1]),
+        "integers": integers_field("integers", [1, -7]),
+    }
+    path = written(tmp_path / "m.gguf", {**FIELDS, **values})
+    reader, ours = gguf.GGUFReader(path), metadata_of({**FIELDS, **values}, path)
+    for key, value in (
+        ("float", float(np.float32(0.1))),
+        ("flag", True),
+        ("texts", ["", "a", "\u00e9 \u2581"]),
+        ("floats", [0.0, -3.0, float(np.float32(0.1))]),
+        ("integers", [1, -7]),
+    ):
+        assert reader.fields[key].contents() == value
+        assert np.asarray(ours[key]).tolist() == value
+        assert type(GGUFFile(path).metadata[key]) is type(ours[key])
 
 
 def test_the_package_reads_what_was_written(tmp_path: Path) -> None:

@@ -349,7 +349,7 @@ def test_an_architecture_that_is_not_known_is_refused(tmp_path: Path) -> None:
     [
         ("gguf", "Q4_0", "out", "GGUF file: call it out.gguf"),
         ("gguf", "INT8_ROW", "out.gguf", "since GGUF does not have all.*call it out$"),
-        ("safetensors", "Q4_0", "out.gguf", "since the source is one, too: call it out$"),
+        ("safetensors", "INT8_ROW", "out.gguf", "since GGUF does not have all.*call it out$"),
         ("gguf", "Q4_0", "absent/out.gguf", "no folder .*absent"),
     ],
 )

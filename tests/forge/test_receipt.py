@@ -55,6 +55,7 @@ def found(out: Path) -> Receipt:
         ("m.gguf", "gguf", "Q4_0"),
         ("m", "gguf", "INT4_G32"),
         ("m", "safetensors", "INT4_G32"),
+        ("m.gguf", "safetensors", "Q4_0"),
         ("m", "safetensors", "Q4_0"),
     ],
 )

@@ -39,14 +39,18 @@ def content(out: Path) -> dict[str, bytes]:
 
 
 def run(
-    out: Path, scheme: str = "Q4_0", keep: str | None = None, **settings: Any
+    out: Path,
+    scheme: str = "Q4_0",
+    keep: str | None = None,
+    form: str = "gguf",
+    **settings: Any,
 ) -> QuantizeReport:
     wish = Wish(scheme, () if keep is None else (parse_rule(keep),))
-    with open_checkpoint(tiny.shared("llama")) as checkpoint:
+    with open_checkpoint(tiny.shared("llama", form)) as checkpoint:
         return quantize(checkpoint, out, wish, **settings)
 
 
-def killed(out: Path, after: int, scheme: str = "Q4_0") -> None:
+def killed(out: Path, after: int, scheme: str = "Q4_0", form: str = "gguf") -> None:
     """Quantises in a process that is killed once `after` tensors are in their places."""
     program = (
         "import os, signal, sys\n"
@@ -60,23 +64,31 @@ def killed(out: Path, after: int, scheme: str = "Q4_0") -> None:
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "quantize(open_checkpoint(sys.argv[1]), sys.argv[2], Wish(sys.argv[3]), progress=progress)"
     )
-    arguments = [tiny.shared("llama"), out, scheme]
+    arguments = [tiny.shared("llama", form), out, scheme]
     ended = subprocess.run([sys.executable, "-B", "-c", program, *arguments], check=False)
     assert ended.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("name", "scheme"), [("m.gguf", "Q4_0"), ("m", "INT4_G32")])
+@pytest.mark.parametrize(
+    ("form", "name", "scheme"),
+    [
+        ("gguf", "m.gguf", "Q4_0"),
+        ("gguf", "m", "INT4_G32"),
+        ("safetensors", "m", "Q4_0"),
+        ("safetensors", "m.gguf", "Q4_0"),
+    ],
+)
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(
-    name: str, scheme: str, tmp_path: Path
+    form: str, name: str, scheme: str, tmp_path: Path
 ) -> None:
     out = tmp_path / name
-    killed(out, 5, scheme)
+    killed(out, 5, scheme, form)
     assert names(tmp_path) == {f".{name}.partial"}
-    report = run(out, scheme)
+    report = run(out, scheme, form=form)
     assert report.resumed == 5
     assert names(tmp_path) == {name}
     (tmp_path / "other").mkdir()
-    assert run(tmp_path / "other" / name, scheme).resumed == 0
+    assert run(tmp_path / "other" / name, scheme, form=form).resumed == 0
     assert content(out) == content(tmp_path / "other" / name)
 
 

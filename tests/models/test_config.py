@@ -169,7 +169,7 @@ def test_gemmas_scale_at_27b_is_by_hidden_size() -> None:
             "hidden_size": 5376,
             "heads": 32,
             "head_dim": 128,
-            "frequencies": (config.frequencies[0],) * 62,
+            "ropes": (config.ropes[0],) * 62,
         }
     )
     whole = gemma.configure(large, Fields({}, "m.gguf", "gemma3."))

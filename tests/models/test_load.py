@@ -16,9 +16,10 @@ from farthing.files.checkpoint import open_checkpoint
 from farthing.models import registry
 from farthing.models.config import ModelConfig
 from farthing.models.decoder import MODULES
-from farthing.models.load import half_split, load_model
+from farthing.models.load import load_model
 from farthing.models.program import Builder, Program
 from farthing.models.registry import Architecture, register
+from farthing.models.row_order import half_split
 from farthing.quant.formats import decode
 
 

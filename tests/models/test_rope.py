@@ -9,7 +9,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from farthing.core import FarthingError, FileFormatError, StoredTensor, UnsupportedModelError
 from farthing.models.fields import Fields
-from farthing.models.rope import base_frequencies, divided, read_frequencies
+from farthing.models.rope import Rope, base_frequencies, divided, read_rope
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -21,12 +21,12 @@ LLAMA3 = {
 
 
 def of_config(**source: Any) -> tuple[float, ...]:
-    return read_frequencies(Fields(source, "config.json"), 64, 10_000.0)
+    return read_rope(Fields(source, "config.json"), 64, 10_000.0).frequencies
 
 
 def of_gguf(**source: Any) -> tuple[float, ...]:
     renamed = {"llama.rope." + name.replace("__", "."): value for name, value in source.items()}
-    return read_frequencies(Fields(renamed, "m.gguf", "llama."), 64, 10_000.0)
+    return read_rope(Fields(renamed, "m.gguf", "llama."), 64, 10_000.0).frequencies
 
 
 def stored(numbers: list[float]) -> StoredTensor:
@@ -96,10 +96,12 @@ def test_a_bad_scaling_is_one_error(change: dict[str, Any]) -> None:
 
 
 def test_a_ggufs_divisors_divide() -> None:
-    assert divided((1.0, 0.5), stored([1.0, 4.0]), "m.gguf") == (1.0, 0.125)
+    rope = divided(Rope(4.0, 1.0, (1.0, 0.5)), stored([1.0, 4.0]), "m.gguf")
+    assert rope.frequencies == (1.0, 0.125)
+    assert rope.divisors == (1.0, 4.0)
 
 
 @pytest.mark.parametrize("divisors", [[1.0], [1.0, 0.0], [1.0, -1.0], [1.0, np.nan], [1.0, np.inf]])
 def test_divisors_that_cannot_be_are_refused(divisors: list[float]) -> None:
     with pytest.raises(FileFormatError, match=r"m\.gguf: rope_freqs\.weight"):
-        divided((1.0, 0.5), stored(divisors), "m.gguf")
+        divided(Rope(4.0, 1.0, (1.0, 0.5)), stored(divisors), "m.gguf")

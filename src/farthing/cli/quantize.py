@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Store every matrix of a model in one scheme, the embedding and the head included, or some of them in
 others. Norms and biases stay as they are. A GGUF file becomes a GGUF file where GGUF has all that
-is written; everything else becomes a folder of safetensors, which all commands take as MODEL.
+is written, and a folder of safetensors becomes one where OUT ends in .gguf: settings and tokenizer
+go into it as llama.cpp reads them, and what it has no way to say is refused. Everything else
+becomes a folder of safetensors. All commands take either as MODEL.
 A killed run goes on where it was when the same command is given again."""
 
 _PATTERNS = """\
@@ -43,6 +45,7 @@ methods, which are combined by naming several; all but rotate calibrate with a t
 _EXAMPLES = """\
 examples:
   farthing quantize folder-of-safetensors smaller --scheme int4-g128
+  farthing quantize folder-of-safetensors smaller.gguf --scheme q4_k
   farthing quantize model-bf16.gguf model.gguf --scheme q4_k --keep embedding=q6_k
   farthing quantize folder smaller --scheme int4 --method gptq --keep head=int8 mlp.down=keep
   farthing quantize folder smaller --scheme int8 --method smoothquant static-inputs
@@ -67,7 +70,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"{_METHODS}\n{_PATTERNS}\n{_EXAMPLES}"
     )
     add_model(parser)
-    parser.add_argument("out", metavar="OUT", help="the .gguf file or the folder to write")
+    parser.add_argument(
+        "out",
+        metavar="OUT",
+        help="the .gguf file or the folder to write; its name says which, where both can be",
+    )
     parser.add_argument(
         "--scheme",
         required=True,

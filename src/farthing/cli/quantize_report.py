@@ -44,6 +44,7 @@ def print_json(report: QuantizeReport, source: Path, wish: Wish) -> None:
             for rule, matched in report.rules
         ],
         "fallbacks": _names(report.fallbacks),
+        "remarks": [*report.remarks],
         "resumed_tensors": report.resumed,
         "source": {
             "bytes": report.source_bytes,
@@ -116,6 +117,8 @@ def _remarks(report: QuantizeReport) -> Iterator[str]:
         yield f"text    {calibration.name}, {calibration.tokens:,} tokens, for {by}"
     elif report.methods:
         yield f"method  {', '.join(report.methods)}"
+    for remark in report.remarks:
+        yield f"note    {remark}"
     if report.resumed:
         yield f"went on from a killed run, which had written {report.resumed:,} tensors"
 

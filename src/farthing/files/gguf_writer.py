@@ -9,6 +9,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from farthing.core import FileFormatError
 from farthing.files.formats import GGUF_FORMATS
 from farthing.files.gguf import map_file
 from farthing.files.gguf_header import read_header
@@ -24,7 +27,7 @@ ALIGNMENT = 32
 """What a reader assumes where `general.alignment` is not given."""
 
 _VERSION = 3
-_U32, _STRING = 4, 8
+_U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 
 
 def read_fields(path: Path) -> dict[str, bytes]:
@@ -44,6 +47,43 @@ def number_field(key: str, value: int) -> bytes:
 def text_field(key: str, value: str) -> bytes:
     """A record of type string."""
     return _text(key) + struct.pack("<I", _STRING) + _text(value)
+
+
+def float_field(key: str, value: float) -> bytes:
+    """A record of type f32."""
+    return _text(key) + struct.pack("<If", _F32, value)
+
+
+def flag_field(key: str, value: bool) -> bytes:
+    """A record of type bool."""
+    return _text(key) + struct.pack("<I?", _BOOL, value)
+
+
+def texts_field(key: str, values: Sequence[str]) -> bytes:
+    """A record that is an array of strings."""
+    head = struct.pack("<IIQ", _ARRAY, _STRING, len(values))
+    return _text(key) + head + b"".join(map(_text, values))
+
+
+def floats_field(key: str, values: Sequence[float]) -> bytes:
+    """A record that is an array of f32."""
+    head = struct.pack("<IIQ", _ARRAY, _F32, len(values))
+    return _text(key) + head + np.asarray(values, "<f4").tobytes()
+
+
+def integers_field(key: str, values: Sequence[int]) -> bytes:
+    """A record that is an array of i32."""
+    head = struct.pack("<IIQ", _ARRAY, _I32, len(values))
+    return _text(key) + head + np.asarray(values, "<i4").tobytes()
+
+
+def metadata_of(fields: Mapping[str, bytes], where: Path) -> dict[str, object]:
+    """The values of records as a reader of the file sees them; `where` is the file's path.
+
+    Raises `FileFormatError` for more than a reader takes.
+    """
+    header = lay_gguf(fields, []).header
+    return read_header(np.frombuffer(header, np.uint8), where).metadata
 
 
 def lay_gguf(fields: Mapping[str, bytes], plans: Sequence[TensorPlan]) -> Layout:
@@ -90,5 +130,11 @@ def rewrite_text(path: Path, key: str, value: str) -> None:
 
 
 def _text(text: str) -> bytes:
-    encoded = text.encode()
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:
+        raise FileFormatError(
+            f"a GGUF file cannot hold the text {text!r:.60}, which is not valid Unicode: rename "
+            "the model's folder or file, or correct the settings that say so"
+        ) from None
     return struct.pack("<Q", len(encoded)) + encoded

@@ -13,7 +13,7 @@ from farthing.files.gguf_writer import lay_gguf, number_field, read_fields, text
 from farthing.files.writing import write_laid
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from farthing.files.checkpoint import Checkpoint
@@ -57,6 +57,8 @@ _OF_THE_TENSORS = (
 )
 """Keys that speak of how the source stores its tensors, not of the model."""
 
+_LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*")
+
 _SETTINGS = (
     "config.json",
     "generation_config.json",
@@ -65,9 +67,7 @@ _SETTINGS = (
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
-    "LICENSE*",
-    "LICENCE*",
-    "NOTICE*",
+    *_LICENCES,
 )
 
 
@@ -87,19 +87,24 @@ def identity(source: Checkpoint) -> dict[str, Any]:
 
 
 def lay_gguf_model(
-    source: GGUFFile, scheme: str, plans: Sequence[TensorPlan], receipt: bool
+    metadata: Mapping[str, bytes], scheme: str, plans: Sequence[TensorPlan], receipt: bool
 ) -> Layout:
-    """A GGUF file with the source's metadata, marked as being mostly `scheme`.
+    """A GGUF file with that metadata, marked as being mostly `scheme`.
 
     With `receipt` it has room for one, which is blank.
     """
-    fields = _fields(source)
+    fields = dict(metadata)
     fields["general.file_type"] = number_field("general.file_type", FILE_TYPES[scheme])
     version = number_field("general.quantization_version", _QUANTIZATION_VERSION)
     fields["general.quantization_version"] = version
     if receipt:
         fields[RECEIPT_KEY] = text_field(RECEIPT_KEY, " " * RECEIPT_BYTES)
     return lay_gguf(fields, plans)
+
+
+def licences(folder: Path) -> list[str]:
+    """The names of a model folder's files that say what may be done with it."""
+    return sorted(file.name for pattern in _LICENCES for file in folder.glob(pattern))
 
 
 def make_folder(
@@ -112,7 +117,7 @@ def make_folder(
     """
     folder.mkdir(exist_ok=True)
     if isinstance(source, GGUFFile):
-        fields = _fields(source)
+        fields = metadata_fields(source)
         if layers is not None:
             key = f"{source.metadata['general.architecture']}.block_count"
             fields[key] = number_field(key, len(layers))
@@ -154,7 +159,7 @@ def _with_layers(config: dict[str, object], layers: Sequence[int]) -> dict[str, 
     return changed
 
 
-def _fields(source: GGUFFile) -> dict[str, bytes]:
+def metadata_fields(source: GGUFFile) -> dict[str, bytes]:
     """The metadata that speaks of the model, and its name where the file has given it one."""
     fields = read_fields(source.paths[0])
     for key in _OF_THE_TENSORS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from farthing.core import FarthingError, UnsupportedModelError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from farthing.core import StoredTensor
     from farthing.files.checkpoint import Checkpoint
-    from farthing.models.load import Model
+    from farthing.models.load import Model, StoredForm
     from farthing.models.program import Program
 
 BESIDE = (INPUT_SCALE, OUTLIER_COLUMNS, OUTLIER_WEIGHTS)
@@ -37,6 +37,19 @@ class Job:
     plan: TensorPlan
     weight: str | None = None
     part: str = ""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """How the result holds each of the Program's weights, and what else it has.
+
+    `converted`: it is of another kind than the source, and has nothing of it but weights, with
+    vectors in float32. `added` are tensors that the source does not have, by name.
+    """
+
+    forms: Mapping[str, StoredForm]
+    converted: bool = False
+    added: Mapping[str, StoredTensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,7 @@ def formats_of(
 def outline(
     checkpoint: Checkpoint,
     model: Model,
+    destination: Destination,
     formats: Mapping[str, str],
     *,
     edited: frozenset[str],
@@ -94,15 +108,16 @@ def outline(
     of matrices that have them, `static_inputs` the matrices whose inputs have one scale.
     """
     by_tensor = {model.stored[name].name: name for name in model.program.weights}
-    jobs: list[Job] = []
+    jobs = [Job(_as_it_is(tensor)) for tensor in destination.added.values()]
     for name, tensor in checkpoint.tensors.items():
         weight = by_tensor.pop(name, None)
         if weight is None:
-            if not _is_second_copy(tensor, model):
+            if not destination.converted and not _is_second_copy(tensor, model):
                 jobs.append(Job(_as_it_is(tensor)))
             continue
-        jobs += _of_weight(tensor, weight, formats, edited, columns, static_inputs)
-    for name, weight in by_tensor.items():
+        jobs += _of_weight(tensor, weight, destination, formats, edited, columns, static_inputs)
+    for weight in by_tensor.values():
+        name = destination.forms[weight].name
         plan = _plan(name, formats[weight], model.program.weights[weight].shape)
         jobs.append(Job(plan, weight))
     return Outline(tuple(jobs))
@@ -113,13 +128,9 @@ def check_name(out: Path, checkpoint: Checkpoint, as_gguf: bool) -> None:
     if as_gguf and out.suffix != ".gguf":
         raise FarthingError(f"the result is a GGUF file: call it {out.name}.gguf")
     if not as_gguf and out.suffix == ".gguf":
-        reason = (
-            "GGUF does not have all that it holds"
-            if isinstance(checkpoint, GGUFFile)
-            else "the source is one, too"
-        )
         raise FarthingError(
-            f"the result is a folder of safetensors, since {reason}: call it {out.stem}"
+            "the result is a folder of safetensors, since GGUF does not have all that it holds: "
+            f"call it {out.stem}"
         )
     if isinstance(checkpoint, GGUFFile):
         # A description.gguf has its tensors beside it, in its folder.
@@ -137,25 +148,25 @@ def check_name(out: Path, checkpoint: Checkpoint, as_gguf: bool) -> None:
 def _of_weight(
     tensor: StoredTensor,
     weight: str,
+    destination: Destination,
     formats: Mapping[str, str],
     edited: frozenset[str],
     columns: Mapping[str, int],
     static_inputs: frozenset[str],
 ) -> Iterator[Job]:
+    name = destination.forms[weight].name
     if weight not in formats:
-        changed = _plan(tensor.name, "F32", tensor.shape)
-        yield Job(changed if weight in edited else _as_it_is(tensor), weight)
+        changed = weight in edited or destination.converted
+        yield Job(_plan(name, "F32", tensor.shape) if changed else _as_it_is(tensor), weight)
         return
-    yield Job(_plan(tensor.name, formats[weight], tensor.shape), weight)
+    yield Job(_plan(name, formats[weight], tensor.shape), weight)
     if weight in static_inputs:
-        yield Job(_plan(f"{tensor.name}.{INPUT_SCALE}", "F32", (1,)), weight, INPUT_SCALE)
+        yield Job(_plan(f"{name}.{INPUT_SCALE}", "F32", (1,)), weight, INPUT_SCALE)
     count = columns.get(weight, 0)
     if count:
-        name = f"{tensor.name}.{OUTLIER_COLUMNS}"
-        yield Job(_plan(name, "I32", (count,)), weight, OUTLIER_COLUMNS)
+        yield Job(_plan(f"{name}.{OUTLIER_COLUMNS}", "I32", (count,)), weight, OUTLIER_COLUMNS)
         shape = (tensor.shape[0], count)
-        name = f"{tensor.name}.{OUTLIER_WEIGHTS}"
-        yield Job(_plan(name, "BF16", shape), weight, OUTLIER_WEIGHTS)
+        yield Job(_plan(f"{name}.{OUTLIER_WEIGHTS}", "BF16", shape), weight, OUTLIER_WEIGHTS)
 
 
 def _as_it_is(tensor: StoredTensor) -> TensorPlan:

@@ -17,6 +17,7 @@ from farthing.files.gguf import GGUFFile
 from farthing.files.safetensors import SINGLE
 from farthing.files.safetensors_writer import lay_safetensors
 from farthing.forge.container import identity, lay_gguf_model, make_folder
+from farthing.forge.conversion import conversion_of
 from farthing.forge.methods import Method
 from farthing.forge.outline import BESIDE, check_name, formats_of, outline
 from farthing.forge.output import check_output, check_room
@@ -54,14 +55,16 @@ def quantize(
 
     A matrix that has its format already is copied bit for bit. One whose rows are no whole blocks
     of a K-quant gets the format that llama.cpp takes for it. A GGUF file becomes a GGUF file where
-    GGUF has all that is written; otherwise `out` becomes a folder of safetensors with the source's
-    settings and tokenizer: its files, or a description.gguf with its metadata.
+    GGUF has all that is written, and so does a folder where `out` ends in .gguf; otherwise `out`
+    becomes a folder of safetensors with the source's settings and tokenizer: its files, or a
+    description.gguf with its metadata.
 
     `force` replaces a model at `out`. Where the same call was killed before, it goes on.
     `progress` is told what is done ("calibrate", "write", "measure"), with what, and the share of
     it. Raises `FarthingError`: for a scheme that does not divide a row or cannot hold a weight,
     methods that do not go together or that the model cannot have, an architecture not known here, a
-    place that is taken or cannot be written to, a disk or a memory without room.
+    model or a tokenizer that a GGUF file cannot describe, a place that is taken or cannot be
+    written to, a disk or a memory without room.
     """
     wish.check()
     making = _Making(checkpoint, Path(out), wish, progress)
@@ -99,12 +102,13 @@ class _Making:
             },
         )
         self.as_gguf = (
-            isinstance(checkpoint, GGUFFile)
+            (isinstance(checkpoint, GGUFFile) or out.suffix == ".gguf")
             and Method.STATIC_INPUTS not in wish.methods
             and set(self._formats.values()) <= GGUF_FORMATS.keys()
         )
         check_name(out, checkpoint, self.as_gguf)
         self._model, self._own_head = model, HEAD in folding.made_from
+        self._conversion = conversion_of(checkpoint, model, self.as_gguf)
         self._preparation = Preparation(
             model,
             folding,
@@ -126,6 +130,7 @@ class _Making:
         planned = outline(
             self._checkpoint,
             self._model,
+            self._conversion.destination,
             self._formats,
             edited=self._preparation.edited,
             columns={name: len(found) for name, found in columns.items()},
@@ -140,10 +145,10 @@ class _Making:
         """Writes the model to `made`, and gives the number of tensors that were there already."""
         plans = [job.plan for job in planned.jobs]
         path = made.model
-        if isinstance(self._checkpoint, GGUFFile) and self.as_gguf:
+        if self.as_gguf:
             most = next(iter(shares_of(planned, self._formats)[0]))
             with_receipt = self._wish.receipt is not None
-            layout = lay_gguf_model(self._checkpoint, most, plans, with_receipt)
+            layout = lay_gguf_model(self._conversion.metadata, most, plans, with_receipt)
             made.lay(layout.digest)
         else:
             layout = lay_safetensors(plans)
@@ -156,6 +161,7 @@ class _Making:
             planned.jobs,
             self._checkpoint,
             self._source,
+            self._conversion.destination,
             self._preparation,
             made,
             lambda name, share: self._progress("write", name, share),
@@ -180,6 +186,7 @@ class _Making:
             rules=self._choice.matched,
             fallbacks=self._fallbacks,
             resumed=resumed,
+            remarks=self._conversion.remarks,
             receipt=None,
         )
 

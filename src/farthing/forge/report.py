@@ -40,7 +40,8 @@ class QuantizeReport:
     what stands beside matrices: scales of their inputs, columns kept apart. `source_bytes` and
     `bytes` count all tensors. `rules` are those of mixed precision with the matrices they matched,
     `fallbacks` the matrices whose rows are no whole blocks of their scheme. `resumed` counts the
-    tensors that a killed run had written. `receipt` is what was measured, where that was wished.
+    tensors that a killed run had written. `remarks` are sentences on what the file cannot say.
+    `receipt` is what was measured, where that was wished.
     """
 
     model: str
@@ -57,6 +58,7 @@ class QuantizeReport:
     rules: tuple[tuple[Rule, tuple[str, ...]], ...]
     fallbacks: tuple[str, ...]
     resumed: int
+    remarks: tuple[str, ...]
     receipt: Receipt | None
 
     @property

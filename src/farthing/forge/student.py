@@ -21,7 +21,7 @@ from farthing.files.writing import TensorPlan, write_laid
 from farthing.forge.container import make_folder
 from farthing.forge.outline import BESIDE
 from farthing.models.graph import HEAD
-from farthing.models.load import interleaved
+from farthing.models.row_order import interleaved
 from farthing.models.trimmed_head import TOKEN_IDS
 from farthing.quant.formats import decode, encode, format_for_rows
 

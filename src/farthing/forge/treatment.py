@@ -11,8 +11,8 @@ from farthing.core import FarthingError, StoredTensor
 from farthing.files.pages import release_pages
 from farthing.forge.folding import Folding
 from farthing.forge.pieces import copied, encoded
-from farthing.models.load import interleaved
 from farthing.models.remedies import INPUT_SCALE, OUTLIER_COLUMNS
+from farthing.models.row_order import interleaved, interleaved_order
 from farthing.quant.awq import search_clip
 from farthing.quant.formats import decode, encode, format_named
 from farthing.quant.gptq import encode_gptq
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from farthing.files.checkpoint import Checkpoint
-    from farthing.forge.outline import Job
+    from farthing.forge.outline import Destination, Job
     from farthing.forge.pieces import Task
-    from farthing.models.load import Model
+    from farthing.models.load import Model, StoredForm
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,13 @@ class Treatment:
     importance: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
-def tasks(checkpoint: Checkpoint, model: Model, treatment: Treatment, job: Job) -> list[Task]:
+def tasks(
+    checkpoint: Checkpoint,
+    model: Model,
+    destination: Destination,
+    treatment: Treatment,
+    job: Job,
+) -> list[Task]:
     """What gives the bytes of a planned tensor, in order.
 
     A tensor that is not changed and has its planned format already is passed on bit for bit. Tasks
@@ -56,25 +62,30 @@ def tasks(checkpoint: Checkpoint, model: Model, treatment: Treatment, job: Job) 
     """
     plan, weight = job.plan, job.weight
     if weight is None:
-        return copied(checkpoint.tensors[plan.name])
+        return copied(destination.added.get(plan.name) or checkpoint.tensors[plan.name])
     if job.part == INPUT_SCALE:
         scale = np.array([treatment.input_scales[weight]], np.float32)
         return [lambda: scale.view(np.uint8)]
     if job.part == OUTLIER_COLUMNS:
         return [lambda: treatment.columns[weight].view(np.uint8)]
     changed = weight in treatment.folding.edits or weight in treatment.columns
-    source = checkpoint.tensors.get(plan.name)
+    stored, form = model.stored[weight], destination.forms[weight]
+    source = checkpoint.tensors.get(stored.name)
     if source is not None and not changed:
-        if plan.format == source.format:
-            return copied(source)
-        if weight not in treatment.clipped | treatment.compensated:
-            return encoded(source, plan.format, treatment.importance.get(weight))
-    return [lambda: _whole(model, treatment, job, weight)]
+        order = None
+        if form.heads != stored.heads:
+            order = interleaved_order(source.shape[0], form.heads)
+        if plan.format == source.format and form.offset == stored.offset:
+            return copied(source, order)
+        if len(plan.shape) == 2 and weight not in treatment.clipped | treatment.compensated:
+            return encoded(source, plan.format, treatment.importance.get(weight), order)
+    return [lambda: _whole(model, form, treatment, job, weight)]
 
 
-def _whole(model: Model, treatment: Treatment, job: Job, weight: str) -> NDArray[np.uint8]:
-    """A tensor whose numbers change or are rounded together, in the checkpoint's order of rows."""
-    form = model.stored[weight]
+def _whole(
+    model: Model, form: StoredForm, treatment: Treatment, job: Job, weight: str
+) -> NDArray[np.uint8]:
+    """A tensor whose numbers change or are rounded together, in the result's order of rows."""
     tensor = treatment.folding.apply(model).tensors[weight]
     weights = decode(tensor)
     release_pages(tensor.data)
@@ -85,7 +96,7 @@ def _whole(model: Model, treatment: Treatment, job: Job, weight: str) -> NDArray
     try:
         data = _rounded(weights, treatment, job, weight)
     except FarthingError as error:
-        raise type(error)(f"the tensor {form.name}: {error}") from error
+        raise type(error)(f"the tensor {model.stored[weight].name}: {error}") from error
     rounded = StoredTensor(job.plan.name, job.plan.format, job.plan.shape, data)
     return interleaved(rounded, form.heads).data
 

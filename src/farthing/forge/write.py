@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from farthing.core import StoredTensor
     from farthing.files.checkpoint import Checkpoint
     from farthing.files.writing import Layout
-    from farthing.forge.outline import Job
+    from farthing.forge.outline import Destination, Job
+    from farthing.forge.pieces import Task
     from farthing.forge.preparation import Preparation
-    from farthing.forge.treatment import Treatment
     from farthing.forge.unfinished import Unfinished
     from farthing.models.load import Model
 
@@ -31,6 +33,7 @@ def write_model(
     jobs: Sequence[Job],
     checkpoint: Checkpoint,
     model: Model,
+    destination: Destination,
     preparation: Preparation,
     made: Unfinished,
     progress: Callable[[str, float], None],
@@ -56,8 +59,16 @@ def write_model(
             left = [job for job in jobs if job not in done and _belongs(job, portion, number)]
             if not left:
                 continue
-            # What one portion was prepared with is gone before the next one is.
-            for job in _written(left, preparation.treatment(number), file, checkpoint, model, made):
+            # What one portion was prepared with is gone before the next one is: no name holds it.
+            for job in _written(
+                left,
+                partial(tasks, checkpoint, model, destination, preparation.treatment(number)),
+                file,
+                made,
+            ):
+                source = _source_of(job, checkpoint, model)
+                if source is not None:
+                    release_pages(source.data)
                 share += prod(job.plan.shape) / total
                 progress(job.plan.name, share)
     return resumed
@@ -65,22 +76,23 @@ def write_model(
 
 def _written(
     jobs: Sequence[Job],
-    treatment: Treatment,
+    tasks_of: Callable[[Job], list[Task]],
     file: LaidFile,
-    checkpoint: Checkpoint,
-    model: Model,
     made: Unfinished,
 ) -> Iterator[Job]:
     """Writes tensors in order, and gives each as soon as it stands in its place."""
-    lists = [tasks(checkpoint, model, treatment, job) for job in jobs]
+    lists = [tasks_of(job) for job in jobs]
     results = in_order((task for each in lists for task in each), usable_cores())
     for job, each in zip(jobs, lists, strict=True):
         digest = file.write(job.plan, islice(results, len(each)))
         made.finish_tensor(job.plan.name, digest)
-        source = checkpoint.tensors.get(job.plan.name)
-        if source is not None:
-            release_pages(source.data)
         yield job
+
+
+def _source_of(job: Job, checkpoint: Checkpoint, model: Model) -> StoredTensor | None:
+    """What a tensor is made from, if it stands in the source."""
+    name = job.plan.name if job.weight is None else model.stored[job.weight].name
+    return checkpoint.tensors.get(name)
 
 
 def _belongs(job: Job, portion: frozenset[str], number: int) -> bool:

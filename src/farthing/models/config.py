@@ -9,7 +9,7 @@ from typing import Any
 
 from farthing.core import FileFormatError, StoredTensor, UnsupportedModelError
 from farthing.models.fields import Fields, shown
-from farthing.models.rope import divided, read_frequencies
+from farthing.models.rope import Rope, divided, read_rope
 
 _MAX_LAYERS = 1024
 _MAX_WIDTH = 2**24
@@ -43,7 +43,7 @@ _NOT_COMPUTED: tuple[tuple[str | None, str | None, tuple[Any, ...], str], ...] =
 class ModelConfig:
     """Sizes and switches of one model.
 
-    `frequencies[i]` are layer i's rotary frequencies in radians a position (head_dim / 2 of them);
+    `ropes[i]` is how layer i rotates, with frequencies for head_dim / 2 pairs of dimensions;
     `windows[i]` is how many latest positions layer i attends to, 0 for all. `biases` names the
     projections that have one: of query, key, value, output, gate, up, down. `tied`: the logits
     use the embedding's matrix. `attention_scale` multiplies query-key products,
@@ -61,11 +61,16 @@ class ModelConfig:
     context_length: int
     epsilon: float
     tied: bool
-    frequencies: tuple[tuple[float, ...], ...]
+    ropes: tuple[Rope, ...]
     windows: tuple[int, ...]
     attention_scale: float
     embedding_scale: float = 1.0
     biases: frozenset[str] = frozenset()
+
+    @property
+    def frequencies(self) -> tuple[tuple[float, ...], ...]:
+        """Each layer's rotary frequencies in radians a position."""
+        return tuple(rope.frequencies for rope in self.ropes)
 
 
 def read_config(
@@ -91,9 +96,9 @@ def read_config(
         raise FileFormatError(
             f"{fields.where}: {heads} query heads cannot share {kv_heads} key-value heads evenly"
         )
-    frequencies = read_frequencies(fields, head_dim, 10_000.0)
+    rope = read_rope(fields, head_dim, 10_000.0)
     if fields.is_gguf and "rope_freqs.weight" in tensors:
-        frequencies = divided(frequencies, tensors["rope_freqs.weight"], fields.where)
+        rope = divided(rope, tensors["rope_freqs.weight"], fields.where)
     return ModelConfig(
         architecture=architecture,
         vocabulary_size=_vocabulary_size(fields, tensors),
@@ -110,7 +115,7 @@ def read_config(
         ),
         epsilon=fields.number("attention.layer_norm_rms_epsilon", "rms_norm_eps", high=1.0),
         tied=_tied(fields, tensors),
-        frequencies=(frequencies,) * layers,
+        ropes=(rope,) * layers,
         windows=_windows(fields, layers),
         attention_scale=1.0 / math.sqrt(head_dim),
         biases=_stored_biases(tensors) if fields.is_gguf else frozenset(),

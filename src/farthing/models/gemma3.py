@@ -17,7 +17,7 @@ from farthing.models.config import ModelConfig, read_window
 from farthing.models.fields import Fields
 from farthing.models.program import Builder, Program
 from farthing.models.registry import Architecture, register
-from farthing.models.rope import base_frequencies, section_frequencies
+from farthing.models.rope import Rope, base_rope, section_rope
 
 _LOCAL_BASE = 10_000.0
 _GLOBAL_BASE = 1_000_000.0
@@ -35,32 +35,30 @@ def _configure(config: ModelConfig, fields: Fields) -> ModelConfig:
         windows = tuple(
             0 if (layer + 1) % pattern == 0 else window for layer in range(config.layers)
         )
-    local, whole = _frequencies(config, fields)
+    local, whole = _ropes(config, fields)
     return replace(
         config,
         windows=windows,
-        frequencies=tuple(local if window else whole for window in windows),
+        ropes=tuple(local if window else whole for window in windows),
         attention_scale=1.0 / math.sqrt(_query_scalar(config, fields)),
         embedding_scale=float(np.sqrt(np.float32(config.hidden_size))),
     )
 
 
-def _frequencies(
-    config: ModelConfig, fields: Fields
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Rotary frequencies of the layers with a window and of those without."""
+def _ropes(config: ModelConfig, fields: Fields) -> tuple[Rope, Rope]:
+    """How the layers with a window rotate, and those without."""
     # Scaling, which config reading has applied, is for the layers without a window only.
     base = fields.number("rope.freq_base_swa", "rope_local_base_freq", _LOCAL_BASE)
-    local, whole = base_frequencies(config.head_dim, base), config.frequencies[0]
+    local, whole = base_rope(config.head_dim, base), config.ropes[0]
     rope = fields.section("rope_parameters")
     if rope is not None:
         of_local, of_whole = rope.section("sliding_attention"), rope.section("full_attention")
         if of_local is not None:
-            local = section_frequencies(of_local, config.head_dim, base)
+            local = section_rope(of_local, config.head_dim, base)
         base = fields.number(None, "rope_theta", _GLOBAL_BASE)
-        whole = base_frequencies(config.head_dim, base)
+        whole = base_rope(config.head_dim, base)
         if of_whole is not None:
-            whole = section_frequencies(of_whole, config.head_dim, base)
+            whole = section_rope(of_whole, config.head_dim, base)
     return local, whole
 
 

@@ -45,5 +45,6 @@ register(
         model_types=("mistral",),
         defaults={"rms_norm_eps": 1e-6, "num_key_value_heads": 8, "sliding_window": 4096},
         configure=_configure_mistral,
+        written_as="llama",
     )
 )

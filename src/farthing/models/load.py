@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from farthing.core import FileFormatError, StoredTensor, UnsupportedModelError
 from farthing.files.checkpoint import Checkpoint
 from farthing.files.gguf import GGUFFile
-from farthing.files.pages import release_pages
 from farthing.files.safetensors import SafetensorsFolder
 
 # Importing an architecture's file registers it.
@@ -21,15 +19,19 @@ from farthing.models import gemma3, llama, qwen2, qwen3  # noqa: F401
 from farthing.models.config import ModelConfig, read_config
 from farthing.models.fields import Fields
 from farthing.models.program import Program
-from farthing.models.registry import Architecture, for_gguf, for_model_type
+from farthing.models.registry import (
+    GGUF,
+    SAFETENSORS,
+    Architecture,
+    for_gguf,
+    for_model_type,
+    template_of,
+)
 from farthing.models.remedies import outlier_weights_of, take_remedies, with_remedies
+from farthing.models.row_order import half_split
 from farthing.models.trimmed_head import take_head_tokens, with_head_over
 from farthing.quant.formats import FORMATS, decode
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-_LAYER = re.compile(r"layers\.(\d+)\.")
 # Names that transformers gave to the text part of models that also see.
 _TEXT_PREFIXES = (
     ("model.language_model.", "model."),
@@ -99,7 +101,7 @@ class Model:
 class _Source:
     """A checkpoint's description understood, and its tensors under the names of its form.
 
-    `form` indexes the pair of names in `Architecture.modules`: 0 GGUF, 1 safetensors.
+    `form` is `GGUF` or `SAFETENSORS`.
     """
 
     name: str
@@ -128,13 +130,11 @@ def load_model(checkpoint: Checkpoint) -> Model:
     formats: dict[str, str] = {}
     forms: dict[str, StoredForm] = {}
     for name, weight in program.weights.items():
-        module, suffix = name.rsplit(".", 1)
-        template = _LAYER.sub("layers.{layer}.", module)
-        layer = _LAYER.match(module)
-        pattern = source.architecture.modules[template][source.form]
-        file_name = f"{pattern.format(layer=layer[1] if layer else '')}.{suffix}"
+        file_name = source.architecture.stored_name(name, source.form)
         tensor = _take(source, file_name, weight.shape)
-        forms[name] = _stored_form(source, template, tensor)
+        form = stored_form(source.architecture, source.form, source.config, name)
+        # A model that also sees has names of its own.
+        forms[name] = replace(form, name=tensor.name)
         makers[name] = _maker(forms[name], tensor, source.where)
         formats[name] = tensor.format if len(tensor.shape) == 2 else "F32"
     forms.setdefault("head.weight", StoredForm(head))
@@ -166,13 +166,13 @@ def _of_gguf(checkpoint: GGUFFile) -> _Source:
     architecture = for_gguf(family, where)
     fields = Fields(checkpoint.metadata, where, f"{family}.")
     stored = dict(checkpoint.tensors)
-    config = _configured(architecture, fields, stored)
+    config = configured(architecture, fields, stored)
     # Reading the configuration has used it.
     stored.pop("rope_freqs.weight", None)
     name = metadata.text("general.name", None, checkpoint.path.stem)
     merges = checkpoint.metadata.get("tokenizer.ggml.merges")
     count = len(merges) if isinstance(merges, Sequence) else 0
-    return _Source(name, where, 0, architecture, config, stored, count)
+    return _Source(name, where, GGUF, architecture, config, stored, count)
 
 
 def _of_folder(checkpoint: SafetensorsFolder) -> _Source:
@@ -183,18 +183,22 @@ def _of_folder(checkpoint: SafetensorsFolder) -> _Source:
     text = top.section("text_config")
     fields = Fields({**architecture.defaults, **top.source, **(text.source if text else {})}, where)
     stored = {_text_name(name): tensor for name, tensor in checkpoint.tensors.items()}
-    config = _configured(architecture, fields, stored)
+    config = configured(architecture, fields, stored)
     if config.tied:
         # Some checkpoints store the embedding a second time.
         stored.pop("lm_head.weight", None)
     name = checkpoint.folder.resolve().name
     where = str(checkpoint.folder)
-    return _Source(name, where, 1, architecture, config, stored, config.vocabulary_size)
+    return _Source(name, where, SAFETENSORS, architecture, config, stored, config.vocabulary_size)
 
 
-def _configured(
+def configured(
     architecture: Architecture, fields: Fields, stored: Mapping[str, StoredTensor]
 ) -> ModelConfig:
+    """The configuration that `fields` and the tensors of a checkpoint describe.
+
+    Raises `FileFormatError` for a bad field and `UnsupportedModelError` for a feature not known.
+    """
     config = read_config(architecture.name, architecture.activation, fields, stored)
     return architecture.configure(config, fields)
 
@@ -228,14 +232,18 @@ def _take(source: _Source, name: str, shape: tuple[int, ...]) -> StoredTensor:
     return tensor
 
 
-def _stored_form(source: _Source, template: str, tensor: StoredTensor) -> StoredForm:
+def stored_form(
+    architecture: Architecture, form: int, config: ModelConfig, weight: str
+) -> StoredForm:
+    """How a checkpoint of a form (`GGUF` or `SAFETENSORS`) holds one of the Program's weights."""
+    template = template_of(weight)
     heads = 0
-    if source.form == 0 and template in source.architecture.interleaved:
-        heads = source.config.heads if template.endswith("query") else source.config.kv_heads
+    if form == GGUF and template in architecture.interleaved:
+        heads = config.heads if template.endswith("query") else config.kv_heads
     offset = 0.0
-    if source.form == 1 and template.endswith("norm"):
-        offset = source.architecture.gain_offset
-    return StoredForm(tensor.name, heads, offset)
+    if form == SAFETENSORS and template.endswith("norm"):
+        offset = architecture.gain_offset
+    return StoredForm(architecture.stored_name(weight, form), heads, offset)
 
 
 def _maker(form: StoredForm, tensor: StoredTensor, where: str) -> Callable[[], StoredTensor]:
@@ -257,41 +265,13 @@ def _float32(tensor: StoredTensor, offset: float, where: str) -> StoredTensor:
     return StoredTensor(tensor.name, "F32", tensor.shape, numbers.view(np.uint8))
 
 
-def half_split(tensor: StoredTensor, heads: int) -> StoredTensor:
-    """Undoes llama.cpp's order of query and key rows; 0 heads: the tensor itself.
-
-    Such a file has the rows of a head's dimension pairs (i, i + head_dim/2) adjacent. Rows move
-    whole, so this loses nothing in any storage format.
-    """
-    if heads == 0:
-        return tensor
-    data = tensor.data.reshape(tensor.shape[0], -1)[_half_split_order(tensor, heads)].reshape(-1)
-    release_pages(tensor.data)
-    return StoredTensor(tensor.name, tensor.format, tensor.shape, data)
-
-
-def interleaved(tensor: StoredTensor, heads: int) -> StoredTensor:
-    """Undoes `half_split`."""
-    if heads == 0:
-        return tensor
-    rows = tensor.data.reshape(tensor.shape[0], -1)
-    data = np.empty_like(rows)
-    data[_half_split_order(tensor, heads)] = rows
-    return StoredTensor(tensor.name, tensor.format, tensor.shape, data.reshape(-1))
-
-
-def _half_split_order(tensor: StoredTensor, heads: int) -> NDArray[np.intp]:
-    """For each row of the Program's form, which row of llama.cpp's it is."""
-    return np.arange(tensor.shape[0]).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
-
-
 def _unused(source: _Source) -> tuple[str, ...]:
     """What the Program did not take; raises `UnsupportedModelError` where it would matter.
 
     Everything in a GGUF belongs to the text model. A folder may hold an encoder of images too.
     """
     unused = tuple(name for name in source.stored if not _DERIVED.fullmatch(name))
-    matter = [name for name in unused if source.form == 0 or _TEXT_TENSOR.match(name)]
+    matter = [name for name in unused if source.form == GGUF or _TEXT_TENSOR.match(name)]
     if matter:
         raise UnsupportedModelError(
             f"{source.where}: the tensor {matter[0]!r:.80} is not a part of the "

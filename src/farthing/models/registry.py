@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,11 @@ from farthing.core import UnsupportedModelError
 from farthing.models.config import ModelConfig
 from farthing.models.fields import Fields
 from farthing.models.program import Program
+
+GGUF, SAFETENSORS = 0, 1
+"""The two forms of a checkpoint, as they index the pairs of names in `Architecture.modules`."""
+
+_LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 def _unchanged(config: ModelConfig, fields: Fields) -> ModelConfig:
@@ -27,7 +33,8 @@ class Architecture:
     that all share. `activation` is config.json's name of the one that `build` computes.
     `interleaved` are the modules whose rows a GGUF of this family stores with
     each head's dimension pairs adjacent; loading restores the half-split order that `rope` uses.
-    `gain_offset` is what safetensors' normalisation gains lack.
+    `gain_offset` is what safetensors' normalisation gains lack. `written_as` is what a GGUF file
+    made of the family's safetensors calls it, where that is the name of another.
     """
 
     name: str
@@ -40,8 +47,22 @@ class Architecture:
     activation: str = "silu"
     interleaved: frozenset[str] = frozenset()
     gain_offset: float = 0.0
+    written_as: str = ""
+
+    def stored_name(self, weight: str, form: int) -> str:
+        """What a checkpoint of a form, `GGUF` or `SAFETENSORS`, calls a weight of the Program."""
+        module, suffix = weight.rsplit(".", 1)
+        layer = _LAYER.match(module)
+        pattern = self.modules[template_of(weight)][form]
+        return f"{pattern.format(layer=layer[1] if layer else '')}.{suffix}"
 
 
+def template_of(weight: str) -> str:
+    """The key of `Architecture.modules` that stands for one of the Program's weights."""
+    return _LAYER.sub("layers.{layer}.", weight.rsplit(".", 1)[0])
+
+
+_BY_NAME: dict[str, Architecture] = {}
 _BY_GGUF: dict[str, Architecture] = {}
 _BY_MODEL_TYPE: dict[str, Architecture] = {}
 
@@ -49,6 +70,7 @@ _BY_MODEL_TYPE: dict[str, Architecture] = {}
 def register(architecture: Architecture) -> None:
     """Makes an architecture known to `load_model`; each name can be taken once."""
     for names, known in (
+        ((architecture.name,), _BY_NAME),
         (architecture.gguf, _BY_GGUF),
         (architecture.model_types, _BY_MODEL_TYPE),
     ):
@@ -60,6 +82,12 @@ def register(architecture: Architecture) -> None:
 def for_gguf(name: str, where: str) -> Architecture:
     """The architecture that a GGUF calls `name`; raises `UnsupportedModelError`."""
     return _find(_BY_GGUF, name, where)
+
+
+def written_as_gguf(name: str) -> str | None:
+    """The GGUF name of the family that is called `name` here; None where GGUF has none."""
+    architecture = _BY_NAME[name]
+    return architecture.written_as or next(iter(architecture.gguf), None)
 
 
 def for_model_type(name: str, where: str) -> Architecture:

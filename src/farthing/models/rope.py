@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,8 +22,34 @@ def base_frequencies(head_dim: int, base: float, factor: float = 1.0) -> tuple[f
     return tuple(base ** (-2 * i / head_dim) / factor for i in range(head_dim // 2))
 
 
-def read_frequencies(fields: Fields, head_dim: int, default_base: float) -> tuple[float, ...]:
-    """The frequencies that a model's description asks for.
+@dataclass(frozen=True)
+class Rope:
+    """How a layer rotates: `frequencies` in radians a position, one for each pair of dimensions.
+
+    They are `base_frequencies` with this base and linear factor, but where Llama 3's scaling or a
+    GGUF's divisors have changed single ones.
+    """
+
+    base: float
+    factor: float
+    frequencies: tuple[float, ...]
+
+    @property
+    def divisors(self) -> tuple[float, ...]:
+        """What divides each frequency besides the factor; empty where nothing does."""
+        plain = base_frequencies(2 * len(self.frequencies), self.base, self.factor)
+        if plain == self.frequencies:
+            return ()
+        return tuple(whole / part for whole, part in zip(plain, self.frequencies, strict=True))
+
+
+def base_rope(head_dim: int, base: float, factor: float = 1.0) -> Rope:
+    """The rotation of `base_frequencies`."""
+    return Rope(base, factor, base_frequencies(head_dim, base, factor))
+
+
+def read_rope(fields: Fields, head_dim: int, default_base: float) -> Rope:
+    """The rotation that a model's description asks for.
 
     Knows no scaling, linear scaling and, from config.json, Llama 3's; a GGUF says the latter by a
     tensor of divisors (`divided`). Raises `UnsupportedModelError` for any other.
@@ -34,32 +61,31 @@ def read_frequencies(fields: Fields, head_dim: int, default_base: float) -> tupl
         scaling = fields.text("rope.scaling.type", None, "linear")
         if scaling not in ("none", "linear"):
             raise _unknown(fields, "rope.scaling.type", scaling)
-        return base_frequencies(head_dim, base, factor if scaling == "linear" else 1.0)
+        return base_rope(head_dim, base, factor if scaling == "linear" else 1.0)
     # transformers 5 keeps everything in rope_parameters; before, it was rope_theta and
     # rope_scaling.
     rope = fields.section("rope_parameters") or fields.section("rope_scaling")
     base = fields.number(None, "rope_theta", default_base)
-    if rope is None:
-        return base_frequencies(head_dim, base)
-    return section_frequencies(rope, head_dim, base)
+    return base_rope(head_dim, base) if rope is None else section_rope(rope, head_dim, base)
 
 
-def section_frequencies(rope: Fields, head_dim: int, default_base: float) -> tuple[float, ...]:
-    """The frequencies that one rope section of a config.json asks for."""
+def section_rope(rope: Fields, head_dim: int, default_base: float) -> Rope:
+    """The rotation that one rope section of a config.json asks for."""
     base = rope.number(None, "rope_theta", default_base)
     kind = rope.text(None, "rope_type", rope.text(None, "type", "default"))
     rope.refuse(None, "partial_rotary_factor", (1,), "rotating a part of each head")
     if kind == "default":
-        return base_frequencies(head_dim, base)
+        return base_rope(head_dim, base)
     if kind == "linear":
-        return base_frequencies(head_dim, base, rope.number(None, "factor"))
+        return base_rope(head_dim, base, rope.number(None, "factor"))
     if kind == "llama3":
-        return _llama3(base_frequencies(head_dim, base), rope)
+        return Rope(base, 1.0, _llama3(base_frequencies(head_dim, base), rope))
     raise _unknown(rope, "rope_type", kind)
 
 
-def divided(frequencies: tuple[float, ...], tensor: StoredTensor, where: str) -> tuple[float, ...]:
-    """`frequencies`, each divided by its entry of a GGUF's rope_freqs tensor."""
+def divided(rope: Rope, tensor: StoredTensor, where: str) -> Rope:
+    """`rope` with each frequency divided by its entry of a GGUF's rope_freqs tensor."""
+    frequencies = rope.frequencies
     if tensor.shape != (len(frequencies),):
         raise FileFormatError(
             f"{where}: rope_freqs.weight has shape {tensor.shape}, not ({len(frequencies)},)"
@@ -67,7 +93,8 @@ def divided(frequencies: tuple[float, ...], tensor: StoredTensor, where: str) ->
     divisors = decode(tensor)
     if not np.all(np.isfinite(divisors) & (divisors > 0)):
         raise FileFormatError(f"{where}: rope_freqs.weight must hold positive finite numbers")
-    return tuple(f / float(d) for f, d in zip(frequencies, divisors, strict=True))
+    found = tuple(f / float(d) for f, d in zip(frequencies, divisors, strict=True))
+    return replace(rope, frequencies=found)
 
 
 def _llama3(frequencies: tuple[float, ...], rope: Fields) -> tuple[float, ...]:

@@ -48,7 +48,7 @@ END_OF_ANSWER = frozenset(
 )
 """Texts of tokens that end an answer whatever else a file says: many files name only one such."""
 
-_CONTROL_WHATEVER_THE_TYPE = END_OF_ANSWER | {"</s>"}
+CONTROL_WHATEVER_THE_TYPE = END_OF_ANSWER | {"</s>"}
 """Many files give these a wrong type. `</s>` is HTML in Gemma's, so it does not end an answer."""
 
 
@@ -174,7 +174,7 @@ def _read_tokens(fields: _Fields) -> _Tokens:
             "vocabulary is damaged"
         )
     types = fields.numbers("token_type", len(texts), TokenType.NORMAL).astype(np.int64)
-    for text in _CONTROL_WHATEVER_THE_TYPE & ids.keys():
+    for text in CONTROL_WHATEVER_THE_TYPE & ids.keys():
         types[ids[text]] = TokenType.CONTROL
     if "" in ids:
         types[ids.pop("")] = TokenType.UNUSED

@@ -10,6 +10,7 @@ between them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tokenizers import Regex, pre_tokenizers
 
@@ -144,6 +145,44 @@ def pre_tokenizer_rule(name: str, where: str) -> PreTokenizerRule:
             f"and every answer be worse. Known are {', '.join(sorted(PRE_TOKENIZERS))}"
         )
     return rule
+
+
+def name_of_pre_tokenizer(description: object, ignore_merges: bool) -> str | None:
+    """What GGUF files call the rule of a tokenizer.json; None where no name stands for it.
+
+    `description` is its `pre_tokenizer`. Of several names for one rule it is the commonest.
+    """
+    patterns = _patterns_of(description)
+    return next(
+        (
+            name
+            for name, rule in PRE_TOKENIZERS.items()
+            if rule.patterns == patterns and rule.ignore_merges == ignore_merges
+        ),
+        None,
+    )
+
+
+def _patterns_of(description: object) -> tuple[str, ...] | None:
+    """The patterns that cut as a tokenizer.json says, before bytes are written as characters."""
+    if not isinstance(description, dict):
+        return None
+    *steps, last = description.get("pretokenizers") or [description]
+    if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
+        return None
+    found = [_pattern_of(step) for step in steps]
+    # Absent, it is what the library takes it for.
+    patterns = (*found, _GPT2) if last.get("use_regex", True) else (*found,)
+    return None if None in found else tuple(filter(None, patterns))
+
+
+def _pattern_of(step: dict[str, Any]) -> str | None:
+    if step.get("type") == "Digits":
+        return r"\p{N}" if step.get("individual_digits") else r"\p{N}+"
+    if step.get("type") != "Split" or step.get("behavior") != "Isolated" or step.get("invert"):
+        return None
+    pattern: str | None = step.get("pattern", {}).get("Regex")
+    return pattern
 
 
 def build_pre_tokenizer(rule: PreTokenizerRule) -> pre_tokenizers.PreTokenizer:

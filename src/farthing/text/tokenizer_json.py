@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 MAX_FILE_BYTES = 256 << 20
 """The largest tokenizer.json in use has 35 MB."""
-_BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
-_BYTE_OF_TOKEN = {text: bytes([byte]) for byte, text in enumerate(_BYTE_TOKENS)}
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+_BYTE_OF_TOKEN = {text: bytes([byte]) for byte, text in enumerate(BYTE_TOKENS)}
 _FIRST, _NEVER = '"prepend_scheme": "first"', '"prepend_scheme": "never"'
 
 
@@ -44,7 +44,7 @@ def tokenizer_from_folder(folder: SafetensorsFolder) -> Tokenizer:
     `UnsupportedModelError` when tokenizer.json describes a kind of vocabulary that is not known.
     """
     path = folder.folder / "tokenizer.json"
-    machine = _load_machine(path)
+    machine = load_machine(path)
     special = _special_tokens(machine, path)
     ids = {token.text: token.id for token in special}
     named = _named_tokens({**folder.special_tokens_map, **folder.tokenizer_config}, folder.folder)
@@ -151,12 +151,13 @@ class JsonVocabulary:
         return max(map(len, self._machine.get_vocab(with_added_tokens=True)))
 
     def _spell(self, text: str) -> list[int]:
-        names = CHARACTERS_OF_BYTES if self._byte_level else _BYTE_TOKENS
+        names = CHARACTERS_OF_BYTES if self._byte_level else BYTE_TOKENS
         ids = (self._machine.token_to_id(names[byte]) for byte in text.encode())
         return [token_id for token_id in ids if token_id is not None]
 
 
-def _load_machine(path: Path) -> Machine:
+def load_machine(path: Path) -> Machine:
+    """What the library makes of a tokenizer.json. Raises `FileFormatError` for one it refuses."""
     if not path.is_file():
         raise FileFormatError(
             f"{path.parent} has no tokenizer.json: fetch it too, or save one with transformers' "

@@ -44,24 +44,29 @@ def write_model(case: str, folder: Path, source: Path) -> Path:
     return path
 
 
+def perplexity_of(program: str, model: Path, folder: Path) -> float:
+    """What llama-perplexity prints for the first windows of the held-out text."""
+    text = folder / "text.txt"
+    text.write_text(held_out_text().content, encoding="utf-8")
+    sizes = ["-c", str(WINDOW_TOKENS), "-b", str(WINDOW_TOKENS), "--chunks", str(WINDOWS)]
+    done = subprocess.run(
+        [program, "-m", str(model), "-f", str(text), *sizes],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = re.search(r"Final estimate: PPL = (\S+)", done.stdout + done.stderr)
+    assert found is not None, done.stderr[-2000:]
+    return float(found[1])
+
+
 def record(program: str) -> None:
     perplexities: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        text = folder / "text.txt"
-        text.write_text(held_out_text().content, encoding="utf-8")
         for case in CASES:
             model = write_model(case, folder, resolve("smollm2-135m"))
-            sizes = ["-c", str(WINDOW_TOKENS), "-b", str(WINDOW_TOKENS), "--chunks", str(WINDOWS)]
-            done = subprocess.run(
-                [program, "-m", str(model), "-f", str(text), *sizes],
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-            found = re.search(r"Final estimate: PPL = (\S+)", done.stdout + done.stderr)
-            assert found is not None, done.stderr[-2000:]
-            perplexities[case] = float(found[1])
+            perplexities[case] = perplexity_of(program, model, folder)
             model.unlink()
     facts = {"text": held_out_text().sha256, "perplexities": perplexities}
     (HERE / "peer.json").write_text(json.dumps(facts, indent=2) + "\n")
