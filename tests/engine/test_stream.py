@@ -134,17 +134,19 @@ def test_a_closed_stream_ends_where_it_was_closed() -> None:
 def test_a_closed_stream_gives_its_blocks_back_before_the_next_step() -> None:
     backend = Held()
     one = engine_over(backend)
-    leaving, staying = one.stream("x" * 70), one.stream("abc", SamplingParams(max_tokens=5))
-    backend.allow(2)
-    backend.wait_entered(3)
+    leaving = one.stream("x" * 70)
+    backend.wait_entered(1)
+    staying = one.stream("abc", SamplingParams(max_tokens=5))
+    backend.allow(3)
+    backend.wait_entered(4)
     leaving.close()
     held = one.stats().held_blocks
     backend.allow()  # it had begun
-    backend.wait_entered(4)
+    backend.wait_entered(5)
     assert (held, one.stats().held_blocks) == (4, 1)
     backend.allow(9)
     assert staying.result().usage.completion_tokens == 5
-    assert backend.steps == 5
+    assert backend.steps == 6
 
 
 def test_leaving_a_loop_over_a_stream_frees_its_blocks() -> None:
