@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from farthing.backends.wrapped import WrappedBackend
 
+if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from farthing.backends import Backend
@@ -34,46 +34,26 @@ class Distribution:
     log_total: float
 
 
-class RecordingBackend:
+class RecordingBackend(WrappedBackend):
     """Runs another backend and keeps `taken`, by (seed, position), for rows that are sampled.
 
     `temperature` is that of the labels. It has no more tokens than the vocabulary to keep.
     """
 
     def __init__(self, backend: Backend, temperature: float = 1.0) -> None:
+        super().__init__(backend)
         self.taken: dict[tuple[int, int], Distribution] = {}
-        self.vocabulary_size = backend.vocabulary_size
-        self.context_length = backend.context_length
-        self.total_blocks = backend.total_blocks
-        self.max_step_tokens = backend.max_step_tokens
-        self.max_step_rows = backend.max_step_rows
-        self.hidden_size = backend.hidden_size
-        self.samples = backend.samples
-        self._backend = backend
         self._temperature = temperature
-
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """The other backend's."""
-        return self._backend.identity
-
-    def cache_bytes(self) -> NDArray[np.uint8]:
-        """The other backend's."""
-        return self._backend.cache_bytes()
 
     def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
         """A step of the other backend, of which the distributions are kept."""
         recorded = plan.sampling is not None and len(plan.rows) > 0
-        result = self._backend.run(plan, want_logits=want_logits or recorded)
+        result = super().run(plan, want_logits or recorded)
         if plan.sampling is not None and result.logits is not None and recorded:
             keys = zip(plan.sampling.seed.tolist(), plan.sampling.position.tolist(), strict=True)
             found = distributions(result.logits, self._temperature)
             self.taken.update(zip(keys, found, strict=True))
         return result
-
-    def close(self) -> None:
-        """Closes the other backend."""
-        self._backend.close()
 
 
 def distributions(logits: NDArray[np.float32], temperature: float) -> list[Distribution]:

@@ -7,8 +7,7 @@ from bisect import insort
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from farthing.backends.wrapped import WrappedBackend
 from farthing.core import SamplingParams
 from farthing.engine.cost import StepCost, StepShape
 from farthing.engine.engine import Engine
@@ -16,9 +15,7 @@ from farthing.engine.limits import Policy
 from farthing.engine.simulate import Batching, Outcome, Served
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Sequence
 
     from farthing.backends import Backend
     from farthing.core import StepPlan, StepResult
@@ -26,31 +23,18 @@ if TYPE_CHECKING:
     from farthing.text.tokenizer import Tokenizer
 
 
-class TimedBackend:
+class TimedBackend(WrappedBackend):
     """A backend that can teach what a step of the whole engine takes.
 
     That is from the beginning of one to that of the next, with scheduling, texts and readers. So
     there must be no pause while it teaches.
     """
 
-    samples = True
-
     def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
         self.steps = 0
-        self.vocabulary_size = backend.vocabulary_size
-        self.context_length = backend.context_length
-        self.total_blocks = backend.total_blocks
-        self.max_step_tokens = backend.max_step_tokens
-        self.max_step_rows = backend.max_step_rows
-        self.hidden_size = backend.hidden_size
-        self._backend = backend
         self._cost: StepCost | None = None
         self._last: tuple[StepShape, float] | None = None
-
-    @property
-    def identity(self) -> Mapping[str, str]:
-        """The backend's own."""
-        return self._backend.identity
 
     def run(self, plan: StepPlan, want_logits: bool = False) -> StepResult:
         """The backend's own step; teaches what the last one took."""
@@ -60,20 +44,12 @@ class TimedBackend:
             if self._last is not None:
                 self._cost.observe(self._last[0], began - self._last[1])
             self._last = (shape_of(plan), began)
-        return self._backend.run(plan, want_logits)
+        return super().run(plan, want_logits)
 
     def teach(self, cost: StepCost | None) -> None:
         """From the next step on, which does not follow upon the last; nobody for None."""
         self._cost = cost
         self._last = None
-
-    def cache_bytes(self) -> NDArray[np.uint8]:
-        """The backend's own."""
-        return self._backend.cache_bytes()
-
-    def close(self) -> None:
-        """Closes the backend."""
-        self._backend.close()
 
 
 def shape_of(plan: StepPlan) -> StepShape:
