@@ -152,6 +152,11 @@ def add_backend_options(parser: argparse._ActionsContainer) -> None:
         default=KVDtype.BF16.value,
         help="how keys and values are stored in the cache (default bf16)",
     )
+    add_activations(parser)
+
+
+def add_activations(parser: argparse._ActionsContainer) -> None:
+    """`--activations`, for commands that choose the rest themselves, too."""
     parser.add_argument(
         "--activations",
         choices=[each.value for each in ActivationMode],

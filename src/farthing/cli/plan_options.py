@@ -6,9 +6,9 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from farthing.cli.options import add_guessing, positive
+from farthing.cli.options import add_activations, add_guessing, positive
 from farthing.cli.plan_machine import ceilings
-from farthing.core import ActivationMode, KVDtype
+from farthing.core import KVDtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -150,11 +150,7 @@ def _add_speed(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--threads", type=positive, metavar="N", help="default: the cores this process may use"
     )
-    group.add_argument(
-        "--activations",
-        choices=[each.value for each in ActivationMode],
-        help="what a product's input is rounded to (default: by the weights)",
-    )
+    add_activations(group)
     group.add_argument(
         "--ceilings",
         type=ceilings,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from farthing.cli.config import FILE_NAME
-from farthing.cli.options import add_model, positive, seed
+from farthing.cli.options import add_activations, add_model, positive, seed
 from farthing.cli.plan_options import counts, names, price
-from farthing.core import ActivationMode, KVDtype
+from farthing.core import KVDtype
 from farthing.lab.tune_gate import USUAL_GATE
 from farthing.lab.tune_points import MOST_USERS
 
@@ -93,11 +93,7 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
         metavar="LIST",
         help="numbers of threads (default: the cores this process may use, and half of them)",
     )
-    group.add_argument(
-        "--activations",
-        choices=[each.value for each in ActivationMode],
-        help="what a product's input is rounded to (default: by the weights)",
-    )
+    add_activations(group)
     group.add_argument(
         "--candidates",
         action="append",
