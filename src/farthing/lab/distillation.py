@@ -12,7 +12,7 @@ import numpy as np
 
 from farthing.core import RequestError
 from farthing.lab.distillation_student import measure_student
-from farthing.lab.speculation_copies import opened, read, softmax
+from farthing.lab.speculation_copies import read, softmax
 from farthing.lab.table import Column, Expectation, Row, Skipped, Table
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def measure(subject: Subject) -> Iterator[Table | Skipped]:
     count = min(SENTENCE_TOKENS, subject.model.config.context_length)
     tokens = subject.tokens(count)
     subject.progress.phase("soft labels")
-    with opened(subject, subject.model, count) as teacher:
+    with subject.native(count, step_tokens=count, step_rows=count) as teacher:
         logits, _ = read(teacher, np.array(tokens, np.int32), subject.seed, temperature=0.0)
     yield labels_table(logits, [subject.tokenizer.decode([token]) for token in tokens], subject)
     if subject.student is None:

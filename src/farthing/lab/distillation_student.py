@@ -23,7 +23,6 @@ from farthing.lab.speculation_copies import (
     agreeing,
     compared,
     last_token,
-    opened,
     read,
     softmax,
 )
@@ -94,7 +93,10 @@ def measure_student(subject: Subject, name: str) -> Iterator[Table | Skipped]:
     room = max(window, *(len(prompt) + _WRITTEN for prompt in prompts))
     room = min(room, subject.model.config.context_length, student.config.context_length)
     subject.progress.phase("teacher and student read")
-    with opened(subject, subject.model, room) as teacher, opened(subject, student, room) as own:
+    with (
+        subject.native(room, step_tokens=room, step_rows=room) as teacher,
+        subject.native(room, model=student, step_tokens=room, step_rows=room) as own,
+    ):
         theirs = [read(teacher, row, subject.seed) for row in windows.token_ids]
         scores = scores_of(own, theirs, windows)
         acceptances = compared(own, theirs, windows, subject.seed)

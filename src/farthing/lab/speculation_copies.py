@@ -8,7 +8,6 @@ from q with probability min(1, p(g) / q(g)).
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ from farthing.lab.projections import precision_warning
 from farthing.lab.samples import Interval
 from farthing.lab.speculation_passes import looked_up_runs, passes_table, right_runs
 from farthing.lab.table import Column, Expectation, Plot, Row, Skipped, Table
-from farthing.plan.memory import plan_memory, require_room
 from farthing.quality.intervals import estimate
 from farthing.quality.windows import cut_windows
 from farthing.quant.formats import bits_per_weight
@@ -92,13 +90,13 @@ def measure_copies(
     found: dict[str, Acceptances] = {}
     bits: dict[str, float] = {}
     runs = {"looked up": looked_up_runs(written)}
-    with opened(subject, subject.model, room) as target:
+    with subject.native(room, step_tokens=room, step_rows=room) as target:
         theirs = [read(target, row, subject.seed) for row in windows.token_ids]
     for name in FORMATS:
         subject.progress.phase(f"a copy as {name} guesses")
         try:
             copy = stored_again(subject.model, name)
-            with opened(subject, copy, room) as draft:
+            with subject.native(room, model=copy, step_tokens=room, step_rows=room) as draft:
                 found[name] = compared(draft, theirs, windows, subject.seed)
                 runs[name] = right_runs(agreeing(draft, each) for each in written), 1.0
             bits[name] = _bits(copy)
@@ -108,30 +106,6 @@ def measure_copies(
         yield agreement_table(found, bits, text.name, precision_warning(subject.model))
         yield drawn_table(found)
     yield passes_table(runs, len(written))
-
-
-@contextmanager
-def opened(subject: Subject, model: Model, room: int) -> Iterator[NativeBackend]:
-    """A backend for one text of up to `room` tokens, with a row for each of them."""
-    from farthing.backends.native import NativeBackend
-
-    plan = plan_memory(
-        model,
-        context_length=room,
-        slots=1,
-        step_rows=room,
-        step_tokens=room,
-        kv_dtype=subject.kv_dtype,
-        activations=subject.activations,
-        threads=subject.threads,
-    )
-    require_room(plan)
-    backend = NativeBackend(model, plan)
-    subject.isa = backend.tier
-    try:
-        yield backend
-    finally:
-        backend.close()
 
 
 def agreeing(draft: NativeBackend, written: tuple[list[int], int]) -> NDArray[np.bool_]:

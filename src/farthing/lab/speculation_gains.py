@@ -23,7 +23,7 @@ from farthing.engine.limits import Policy
 from farthing.engine.rows import FixedRows
 from farthing.engine.speculate import Speculation
 from farthing.lab.samples import Samples, interleaved
-from farthing.plan.memory import CATCH_UP_TOKENS, DRAFT_ROWS, plan_memory, require_room
+from farthing.plan.memory import CATCH_UP_TOKENS, DRAFT_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -146,23 +146,12 @@ class Turns:
     def _backend(
         self, model: Model, draft_rows: int = 0, step_tokens: int | None = None
     ) -> NativeBackend:
-        from farthing.backends.native import NativeBackend
-
-        subject = self._subject
-        plan = plan_memory(
-            model,
-            context_length=min(self._room, model.config.context_length),
-            slots=1,
+        return self._subject.open_native(
+            min(self._room, model.config.context_length),
+            model=model,
             draft_rows=draft_rows,
             step_tokens=step_tokens,
-            kv_dtype=subject.kv_dtype,
-            activations=subject.activations,
-            threads=subject.threads,
         )
-        require_room(plan)
-        backend = NativeBackend(model, plan)
-        subject.isa = backend.tier
-        return backend
 
     def _speculation(self, longest: int, *, always: bool) -> Speculation:
         if self._draft is None:

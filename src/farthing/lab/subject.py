@@ -14,7 +14,7 @@ from farthing.lab.facts import facts
 from farthing.lab.passage import PASSAGE
 from farthing.models.load import load_model
 from farthing.plan.machine import usable_cores
-from farthing.plan.memory import plan_memory
+from farthing.plan.memory import plan_memory, require_room
 from farthing.text.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -84,11 +84,15 @@ class Subject:
         sequences: int = 1,
         kv_dtype: KVDtype | None = None,
         model: Model | None = None,
+        *,
+        step_tokens: int | None = None,
+        step_rows: int | None = None,
+        draft_rows: int = 0,
     ) -> NativeBackend:
         """The product's backend with room for `sequences` texts of that context, each with a row.
 
-        `model` is another form of the subject's. Whoever asks closes it. Raises `DoesNotFitError`
-        where the machine has not the memory.
+        `model` is another form of the subject's; what is said of steps is as in `plan_memory`.
+        Whoever asks closes it. Raises `DoesNotFitError` where the machine has not the memory.
         """
         from farthing.backends.native import NativeBackend
 
@@ -100,7 +104,11 @@ class Subject:
             kv_dtype=self.kv_dtype if kv_dtype is None else kv_dtype,
             activations=self.activations,
             threads=self.threads,
+            step_tokens=step_tokens,
+            step_rows=step_rows,
+            draft_rows=draft_rows,
         )
+        require_room(plan)
         backend = NativeBackend(model, plan)
         self.isa = backend.tier
         return backend
@@ -112,9 +120,21 @@ class Subject:
         sequences: int = 1,
         kv_dtype: KVDtype | None = None,
         model: Model | None = None,
+        *,
+        step_tokens: int | None = None,
+        step_rows: int | None = None,
+        draft_rows: int = 0,
     ) -> Iterator[NativeBackend]:
         """`open_native`, closed when the block ends."""
-        backend = self.open_native(context_length, sequences, kv_dtype, model)
+        backend = self.open_native(
+            context_length,
+            sequences,
+            kv_dtype,
+            model,
+            step_tokens=step_tokens,
+            step_rows=step_rows,
+            draft_rows=draft_rows,
+        )
         try:
             yield backend
         finally:
