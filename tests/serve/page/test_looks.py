@@ -271,23 +271,49 @@ def test_who_wants_little_motion_gets_none(page: Page, slow: Served) -> None:
     wait_done(page)
 
 
-def test_the_newest_words_stay_in_view_unless_one_scrolls_away(page: Page, slow: Served) -> None:
+LEFT = (
+    "(({ scrollTop, scrollHeight, clientHeight }) => scrollHeight - scrollTop - clientHeight)"
+    "(document.querySelector('#scroller'))"
+)
+TOP = "document.querySelector('#scroller').scrollTop"
+
+
+def open_long_answer(page: Page, slow: Served) -> None:
+    """Returns while an answer is being written that no longer fits in the window."""
     page.set_viewport_size({"width": 500, "height": 420})
     open_page(page, slow)
     ask(page, "Talk")
-    left = (
-        "(({ scrollTop, scrollHeight, clientHeight }) => scrollHeight - scrollTop - clientHeight)"
-        "(document.querySelector('#scroller'))"
-    )
-    top = "document.querySelector('#scroller').scrollTop"
-    assert eventually(lambda: page.evaluate(top) > 60)
-    assert page.evaluate(left) < 60
+    assert eventually(lambda: page.evaluate(TOP) > 60)
+    assert page.evaluate(LEFT) < 60
+
+
+def test_the_newest_words_stay_in_view_unless_one_scrolls_away(page: Page, slow: Served) -> None:
+    open_long_answer(page, slow)
     page.locator("#scroller").focus()
     page.keyboard.press("Home")
-    assert eventually(lambda: page.evaluate(top) == 0)
+    assert eventually(lambda: page.evaluate(TOP) == 0)
     page.wait_for_timeout(300)
-    assert page.evaluate(top) == 0
+    assert page.evaluate(TOP) == 0
     page.get_by_role("button", name="To the latest words").click()
-    assert eventually(lambda: page.evaluate(top) > 60)
-    assert page.evaluate(left) < 60
+    assert eventually(lambda: page.evaluate(TOP) > 60)
+    assert page.evaluate(LEFT) < 60
     page.keyboard.press("Escape")
+    wait_done(page)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "KeyboardEvent('keydown', { key: 'PageUp' })",
+        "KeyboardEvent('keydown', { key: ' ', shiftKey: true })",
+        "WheelEvent('wheel', { deltaY: -1 })",
+    ],
+)
+def test_words_that_come_before_the_first_step_of_a_scroll_upwards_do_not_undo_it(
+    page: Page, slow: Served, event: str
+) -> None:
+    open_long_answer(page, slow)
+    page.evaluate(f"document.querySelector('#scroller').dispatchEvent(new {event})")
+    assert eventually(lambda: page.evaluate(LEFT) > 60)
+    page.keyboard.press("Escape")
+    wait_done(page)
