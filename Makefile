@@ -34,8 +34,9 @@ run: $(VENV)/.native
 serve: $(VENV)/.native
 	$(BIN)/farthing serve "$(MODEL)" --port $(PORT)
 
+# With worksteal a worker keeps to its own files, and what the tests of a file share is made once.
 test: lint $(if $(shell command -v $(CROSS_COMPILER)),$(NEON))
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 lint: $(VENV)/.native $(VENV)/.test
 	$(BIN)/ruff check .

@@ -42,15 +42,21 @@ class Answered:
 
 @dataclass
 class Served:
-    """All requests that ended while it counted, over so many seconds of one or several slices."""
+    """All requests that ended while it counted, over so many seconds of one or several slices.
+
+    `others` is the share of the machine that neither server nor client took meanwhile.
+    """
 
     answers: list[Answered]
     seconds: float = 0.0
+    others: float = 0.0
 
     def add(self, other: Served) -> None:
         """Another slice."""
+        whole = self.seconds + other.seconds
+        others = self.others * self.seconds + other.others * other.seconds
         self.answers += other.answers
-        self.seconds += other.seconds
+        self.seconds, self.others = whole, others / whole if whole else 0.0
 
     def goodput(self, objective: Objective) -> float:
         """Tokens a second in answers that were in time."""
@@ -81,50 +87,46 @@ class Served:
         return found
 
 
-def ask_in_turns(
-    port: int,
-    users: int,
-    lengths: Sequence[tuple[int, int]],
-    text: Callable[[int], str],
-    *,
-    before: float,
-    seconds: float,
-) -> Served:
-    """So many users take the `lengths` (prompt, answer) in turn for so many seconds.
+@dataclass(frozen=True)
+class Users:
+    """So many users who take the `lengths` (prompt, answer) in turn for so many seconds.
 
     Whoever begins does so within the first `before` seconds, one after the other, and what ends in
     them is not counted. `text` gives a prompt of about so many tokens that nobody else has.
     """
-    return run_gathering(_turns(port, users, lengths, text, before, seconds))
+
+    count: int
+    lengths: Sequence[tuple[int, int]]
+    text: Callable[[int], str]
+    before: float
+    seconds: float
 
 
-async def _turns(
-    port: int,
-    users: int,
-    lengths: Sequence[tuple[int, int]],
-    text: Callable[[int], str],
-    before: float,
-    seconds: float,
-) -> Served:
+def ask_in_turns(port: int, users: Users) -> Served:
+    """What the users get of the server at that port."""
+    return run_gathering(_turns(port, users))
+
+
+async def _turns(port: int, users: Users) -> Served:
     connections = Connections(port)
     began = time.perf_counter()
-    end = began + before + seconds
+    end = began + users.before + users.seconds
     found: list[Answered] = []
 
     async def user(number: int) -> None:
-        await asyncio.sleep(before * number / users)
+        await asyncio.sleep(users.before * number / users.count)
         turn = number
         while time.perf_counter() < end:
-            prompt, answer = lengths[turn % len(lengths)]
-            answered, pause = await _ask(connections, text(prompt), answer)
+            prompt, answer = users.lengths[turn % len(users.lengths)]
+            answered, pause = await _ask(connections, users.text(prompt), answer)
             found.append(answered)
             await asyncio.sleep(pause)
-            turn += users
+            turn += users.count
 
-    await asyncio.gather(*(user(number) for number in range(users)))
+    await asyncio.gather(*(user(number) for number in range(users.count)))
     connections.close()
-    counted = [each for each in found if began + before <= each.ended <= end]
-    return Served(counted, seconds)
+    counted = [each for each in found if began + users.before <= each.ended <= end]
+    return Served(counted, users.seconds)
 
 
 async def _ask(connections: Connections, prompt: str, tokens: int) -> tuple[Answered, float]:

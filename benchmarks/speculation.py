@@ -1,11 +1,18 @@
 """Speculation against plain decoding on the default model, in turn in one run.
 
-Both engines are loaded at once; every workload is made by one, then the other, in alternating
-order, and a workload's figure is the median of the rounds' ratios, with the least and the greatest.
-Texts are compared bit for bit on the way. The cost of speculation that guesses nothing is the ratio
-where every request forbids guesses, so that the controller is asked at each step.
+Both engines are loaded at once. What guesses gain on one text is measured in rounds: every text is
+made by one engine, then by the other, in alternating order, and its figure is the median of the
+rounds' ratios, with the least and the greatest.
 
-    python benchmarks/speculation.py --rounds 5 --json speculation.json
+That nothing is lost needs finer figures: for many texts at once, for random tokens, and where no
+guess is allowed, which is what the controller costs. There, slices of a few tokens are paired, each
+made by both engines one right after the other, in alternating order, further and further into the
+texts, for `--seconds` each. The figure is the median of the pairs' ratios with the interval that
+holds 95 of 100 medians of as many pairs drawn anew from them (bootstrap).
+
+Texts are compared bit for bit on the way.
+
+    python benchmarks/speculation.py --json speculation.json
 """
 
 from __future__ import annotations
@@ -13,7 +20,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from time import perf_counter
@@ -27,7 +35,12 @@ from farthing.lab.facts import facts
 from farthing.lab.speculation_prompts import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+SLICE = 32
+"""Tokens of each text that one engine makes before the other does; of 32 texts half as many."""
+
+LEAST_PAIRS = 5
 
 
 @dataclass(frozen=True)
@@ -44,24 +57,36 @@ def chats(prompts: Sequence[str]) -> list[list[dict[str, str]]]:
     return [[{"role": "user", "content": each}] for each in prompts]
 
 
-def workloads(vocabulary: int, tokens: int) -> list[Workload]:
+def workloads(tokens: int) -> list[Workload]:
     greedy = SamplingParams(max_tokens=tokens, ignore_eos=True)
     sampled = SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=0.7, seed=11)
-    wild = SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=1.5, seed=12)
-    random = np.random.default_rng(4)
-    noise = [random.integers(100, vocabulary, 96).tolist() for _ in range(32)]
     found = []
     for name, prompts in WORKLOADS.items():
         for number, chat in enumerate(chats(prompts), 1):
             found.append(Workload(f"{name} {number}", [chat], greedy, name))
         found.append(Workload(f"{name} at 0.7", chats(prompts)[:1], sampled, f"{name} sampled"))
-    found.append(Workload("random tokens, temperature 1.5", noise[:1], wild, "adversarial"))
+    return found
+
+
+def paired_workloads(vocabulary: int, tokens: int) -> list[Workload]:
+    """Those of which it is measured that guesses lose nothing.
+
+    `tokens` of each text are made, half as many where there are several at once.
+    """
+    random = np.random.default_rng(4)
+    noise = [random.integers(100, vocabulary, 96).tolist() for _ in range(32)]
     mixed = chats([prompt for prompts in WORKLOADS.values() for prompt in prompts])
-    for count in (8, 32):
-        half = SamplingParams(max_tokens=tokens // 2, ignore_eos=True, temperature=0.7, seed=5)
-        found.append(Workload(f"{count} at once", (mixed * 4)[:count], half, "batch"))
-        short = SamplingParams(max_tokens=tokens // 2, ignore_eos=True, temperature=1.5, seed=6)
-        found.append(Workload(f"{count} of random tokens", noise[:count], short, "adversarial"))
+    usual = SamplingParams(ignore_eos=True, temperature=0.7, seed=5)
+    wild = SamplingParams(ignore_eos=True, temperature=1.5, seed=6)
+    kinds = [(f"{count} at once", (mixed * 4)[:count], usual, "batch") for count in (8, 32)]
+    kinds += [
+        (f"{count} of random tokens, temperature 1.5", noise[:count], wild, "adversarial")
+        for count in (1, 8, 32)
+    ]
+    found = [
+        Workload(name, prompts, replace(sampling, max_tokens=tokens // min(len(prompts), 2)), group)
+        for name, prompts, sampling, group in kinds
+    ]
     off = SamplingParams(max_tokens=tokens, ignore_eos=True, max_draft_tokens=0)
     found.append(Workload("no guess allowed", chats(WORKLOADS["story"])[:1], off, "off"))
     return found
@@ -81,8 +106,6 @@ def measured(plain: Engine, guessing: Engine, workload: Workload, rounds: int) -
     made(plain, workload)
     _, warm = made(guessing, workload)
     ratios, speeds = [], []
-    drafts = guessing.stats().counters.drafts
-    steps = guessing.steps
     for number in range(rounds):
         found = {}
         order = [("plain", plain), ("guessing", guessing)]
@@ -92,20 +115,91 @@ def measured(plain: Engine, guessing: Engine, workload: Workload, rounds: int) -
             raise SystemExit(f"{workload.name}: guessing changed a text")
         speeds.append(found["plain"][0])
         ratios.append(found["guessing"][0] / found["plain"][0])
+    return {
+        "ratio": median(ratios),
+        "interval": [min(ratios), max(ratios)],
+        "ratios": ratios,
+        "plain_tokens_per_second": median(speeds),
+    }
+
+
+def slices(plain: Engine, workload: Workload) -> list[Workload]:
+    """The workload's texts in parts: each goes on from where the last one ends."""
+    _, texts = made(plain, workload)
+    begun = [plain.encode(prompt) for prompt in workload.prompts]
+    size = SLICE if len(begun) < 32 else SLICE // 2
+    parts = []
+    for first in range(0, len(texts[0]) - size + 1, size):
+        prompts = [[*prompt, *text[:first]] for prompt, text in zip(begun, texts, strict=True)]
+        sampling = replace(workload.sampling, max_tokens=size)
+        parts.append(replace(workload, prompts=prompts, sampling=sampling))
+    return parts
+
+
+def paired(plain: Engine, guessing: Engine, workload: Workload, seconds: float) -> dict[str, Any]:
+    """A workload's ratios, slice by slice, for so many seconds; five slices at least."""
+    parts = slices(plain, workload)
+    for part in parts:  # what both have read of the texts is theirs from here on
+        made(plain, part)
+        made(guessing, part)
+    ratios: list[float] = []
+    speeds = []
+    until = perf_counter() + seconds
+    while perf_counter() < until or len(ratios) < LEAST_PAIRS:
+        # Every slice in either order before the next round.
+        part = parts[len(ratios) % len(parts)]
+        order = [("plain", plain), ("guessing", guessing)]
+        turned = (len(ratios) + len(ratios) // len(parts)) % 2
+        found = {name: made(engine, part) for name, engine in order[:: -1 if turned else 1]}
+        if found["plain"][1] != found["guessing"][1]:
+            raise SystemExit(f"{workload.name}: guessing changed a text")
+        speeds.append(found["plain"][0])
+        ratios.append(found["guessing"][0] / found["plain"][0])
+    return {
+        "ratio": median(ratios),
+        "interval": interval(ratios),
+        "ratios": ratios,
+        "plain_tokens_per_second": median(speeds),
+    }
+
+
+def interval(ratios: Sequence[float]) -> list[float]:
+    """Of the median: the 95 % between of medians of as many drawn from them with repetition."""
+    drawn = np.random.default_rng(0).choice(np.array(ratios), (4000, len(ratios)))
+    least, most = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return [float(least), float(most)]
+
+
+def watched(
+    guessing: Engine, workload: Workload, measure: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """What `measure` found, and how guesses fared meanwhile."""
+    drafts = guessing.stats().counters.drafts
+    steps = guessing.steps
+    found = measure()
     after = guessing.stats().counters.drafts
     tested = after.tested[0] - drafts.tested[0]
     proposed = after.proposed - drafts.proposed
     return {
         "name": workload.name,
         "group": workload.group,
-        "ratio": median(ratios),
-        "ratios": ratios,
-        "plain_tokens_per_second": median(speeds),
+        **found,
         "proposed": proposed,
         "right": (after.accepted - drafts.accepted) / proposed if proposed else None,
         "first_right": (after.right[0] - drafts.right[0]) / tested if tested else None,
         "share_of_steps": (after.steps - drafts.steps) / (guessing.steps - steps),
     }
+
+
+def told(result: dict[str, Any]) -> str:
+    """One line."""
+    right = "-" if result["right"] is None else f"{result['right']:.0%}"
+    least, most = result["interval"]
+    return (
+        f"{result['name']:40} {result['ratio']:.3f}x ({least:.3f} to {most:.3f}, "
+        f"{len(result['ratios'])} pairs), plain {result['plain_tokens_per_second']:6.1f} tokens/s, "
+        f"{right} of guesses right, in {result['share_of_steps']:.0%} of steps"
+    )
 
 
 def main() -> int:
@@ -114,8 +208,10 @@ def main() -> int:
     )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--speculate", default="auto", help="against off")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=160)
+    parser.add_argument("--rounds", type=int, default=3, help="of texts that are made alone")
+    parser.add_argument("--tokens", type=int, default=160, help="of each text")
+    parser.add_argument("--seconds", type=float, default=22.0, help="for slices of each kind")
+    parser.add_argument("--only", metavar="GROUP", action="append", help="measure these groups")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -127,37 +223,42 @@ def main() -> int:
         Engine.load(arguments.model, speculate=arguments.speculate, **loading) as guessing,
     ):
         vocabulary = plain.tokenizer.vocabulary_size
-        for workload in workloads(vocabulary, arguments.tokens):
-            result = measured(plain, guessing, workload, arguments.rounds)
+        measures: list[tuple[Workload, Callable[[], dict[str, Any]]]] = [
+            (each, partial(measured, plain, guessing, each, arguments.rounds))
+            for each in workloads(arguments.tokens)
+        ]
+        measures += [
+            (each, partial(paired, plain, guessing, each, arguments.seconds))
+            for each in paired_workloads(vocabulary, arguments.tokens)
+        ]
+        for workload, measure in measures:
+            if arguments.only and workload.group not in arguments.only:
+                continue
+            result = watched(guessing, workload, measure)
             results.append(result)
-            right = "-" if result["right"] is None else f"{result['right']:.0%}"
-            print(
-                f"{result['name']:32} {result['ratio']:.3f}x ({min(result['ratios']):.3f} to "
-                f"{max(result['ratios']):.3f}), plain {result['plain_tokens_per_second']:6.1f} "
-                f"tokens/s, {right} of guesses right, in {result['share_of_steps']:.0%} of steps",
-                flush=True,
-            )
+            print(told(result), flush=True)
         groups = {
             group: geometric_mean(each["ratio"] for each in results if each["group"] == group)
             for group in dict.fromkeys(each["group"] for each in results)
         }
-        four = geometric_mean(groups[name] for name in ("code", "extraction", "story", "chat"))
+        alone = [groups[name] for name in WORKLOADS if name in groups]
         report = plain.report
     for group, ratio in groups.items():
         print(f"{group:32} {ratio:.3f}x, geometric mean")
-    print(f"code, extraction, story and chat {four:.3f}x, geometric mean, greedy")
+    if len(alone) == len(WORKLOADS):
+        print(f"{', '.join(WORKLOADS)}: {geometric_mean(alone):.3f}x, geometric mean, greedy")
     print(f"in {perf_counter() - started:.0f} s")
     if arguments.json is not None and report is not None:
-        told = {
+        content = {
             **facts(report.model, report.path, report.threads, report.isa),
             "speculate": arguments.speculate,
             "rounds": arguments.rounds,
             "tokens": arguments.tokens,
+            "seconds": arguments.seconds,
             "workloads": results,
             "groups": groups,
-            "greedy": four,
         }
-        arguments.json.write_text(json.dumps(told, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(content, indent=2) + "\n")
     return 0
 
 

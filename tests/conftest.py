@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import signal
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,9 +29,22 @@ DATA = Path(__file__).parent / "data"
 # The oracle's tensors are small: a second thread waits for the first far longer than it helps.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# What a shell starts in the background ignores Ctrl-C, what nohup starts a lost terminal, and a
+# process hands that down.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 # A shared machine makes any single example late; a failure prints how to run it again.
 settings.register_profile("farthing", deadline=None, print_blob=True)
 settings.load_profile("farthing")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays to the end: no garbage collection looks again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _resolve(name: str) -> Path:

@@ -42,7 +42,11 @@ def test_a_count_is_a_whole_number(name: str) -> None:
     [
         ({"max_tokens": -1}, "max_tokens must be a whole number from 0, not -1"),
         ({"top_k": -1}, "top_k must be"),
-        ({"top_k": 2**31}, "top_k must be"),
+        ({"top_k": 2**31}, r"top_k must be a whole number from 0 \(off\) to 2\^31 - 1"),
+        (
+            {"max_draft_tokens": 2**31},
+            r"max_draft_tokens must be a whole number from 0 \(none\) to 2\^31 - 1",
+        ),
         ({"seed": -1}, "seed must be from 0"),
         ({"seed": 2**64}, "seed must be from 0"),
         ({"top_p": 0.0}, "top_p must be above 0"),

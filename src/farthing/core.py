@@ -204,7 +204,7 @@ class SamplingParams:
         for name, ok, wanted in (
             ("max_tokens", self.max_tokens is None or _whole(longest, 0), "a whole number from 0"),
             ("temperature", _number(self.temperature, 0, 100), "from 0 to 100"),
-            ("top_k", _whole(self.top_k, 0, 2**31 - 1), "a whole number from 0 (off)"),
+            ("top_k", _whole(self.top_k, 0, 2**31 - 1), "a whole number from 0 (off) to 2^31 - 1"),
             ("top_p", _number(self.top_p, 0, 1) and self.top_p, "above 0 and at most 1"),
             ("min_p", _number(self.min_p, 0, 1), "from 0 to 1"),
             ("seed", self.seed is None or _whole(self.seed, 0, 2**64 - 1), "from 0 to 2^64 - 1"),
@@ -230,7 +230,7 @@ class SamplingParams:
             (
                 "max_draft_tokens",
                 self.max_draft_tokens is None or _whole(self.max_draft_tokens, 0, 2**31 - 1),
-                "a whole number from 0 (none)",
+                "a whole number from 0 (none) to 2^31 - 1",
             ),
         ):
             if not ok:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,15 @@ def environment(home: Path | str, **variables: str) -> dict[str, str]:
     """The environment of a command that must find no configuration of the person who tests."""
     kept = {name: value for name, value in os.environ.items() if name != "FARTHING_CONFIG"}
     return {**kept, "XDG_CONFIG_HOME": str(home), **variables}
+
+
+@contextmanager
+def known_port() -> Iterator[int]:
+    """A port for a server to come: nobody listens there, and the system gives it to no other."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 class ServerProcess:

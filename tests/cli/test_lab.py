@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import tiny
 from farthing.cli import main
+from farthing.cli.lab import _command, configure
+from farthing.engine.load import LoadProgress
 from farthing.lab import batching
 from farthing.lab import bench as lab_bench
 from farthing.lab.facts import model_hash
-from farthing.lab.sections import SECTIONS
+from farthing.lab.sections import SECTIONS, TAKEN_BY, measure_section
+from farthing.lab.subject import Subject
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,6 +62,49 @@ def test_without_a_table_all_are_listed_with_a_line_each(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[: len(SECTIONS)]] == list(SECTIONS)
     assert found_in_json(capsys) == SECTIONS
+
+
+@pytest.mark.parametrize("name", ["text", "matrix", "prompts", "draft", "student"])
+@pytest.mark.parametrize("table", [*SECTIONS, "compare", None])
+def test_what_a_table_does_not_look_at_is_refused_before_anything_is_opened(
+    name: str, table: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if table in TAKEN_BY[name]:
+        return
+    words = [] if table is None else [table, "nosuch", "b"][: 3 if table == "compare" else 2]
+    error = refused(capsys, *words, f"--{name}", "nosuch")
+    assert f"--{name} is nothing to " in error
+    assert f"take {', '.join(TAKEN_BY[name])} or all" in error
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_looks_at_nothing_that_it_is_not_said_to_take(
+    name: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+
+    class Watched(Subject):
+        def __getattribute__(self, attribute: str) -> Any:
+            seen.add(attribute)
+            return super().__getattribute__(attribute)
+
+    subject = Watched(str(path), progress=LoadProgress(), rounds=1, threads=1)
+    seen.clear()
+    measure_section(name, subject, "")
+    looked_at = {each for each in TAKEN_BY if each in seen}
+    assert looked_at == {each for each, takers in TAKEN_BY.items() if name in takers}
+
+
+def test_the_command_for_one_section_of_all_has_what_that_section_takes() -> None:
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    arguments = parser.parse_args(["all", "m", "--matrix", "x", "--draft", "d"])
+    commands = {name: shlex.split(_command(arguments, name)) for name in ("all", *SECTIONS)}
+    assert {name for name, words in commands.items() if "--matrix" in words} == {"all", "matrix"}
+    assert {name for name, words in commands.items() if "--draft" in words} == {
+        "all",
+        "speculation",
+    }
 
 
 @pytest.mark.parametrize("name", SECTIONS)

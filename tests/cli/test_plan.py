@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
-import socket
 import struct
+import sys
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import tiny
+from cli.serve_process import known_port
 from farthing.backends.ceilings import Ceilings as Measurement
 from farthing.cli import main
 from farthing.core import ActivationMode, KVDtype
 from farthing.files.checkpoint import open_checkpoint
 from farthing.models.load import load_model
-from farthing.plan.machine import processor
+from farthing.plan.machine import processor, usable_cores
 from farthing.plan.memory import plan_memory
 from farthing.plan.profile import Ceilings, Profile, ProfilePoint, profile_key, store_profile
 from files.hub_server import Repository, running_hub
@@ -294,10 +296,9 @@ def test_a_hub_id_without_a_network_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FARTHING_CACHE", str(tmp_path))
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
-    assert main(["plan", "someone/tiny"]) == 2
+    with known_port() as port:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+        assert main(["plan", "someone/tiny"]) == 2
     assert "the hub cannot be reached for someone/tiny" in says(capsys)
 
 
@@ -333,6 +334,11 @@ def test_the_plot_is_a_picture_with_a_line_for_each_precision(
         (["MODEL", "--slo", "ttft=2s", *NO_SPEED], "--slo needs speeds"),
         (["MODEL", "--price-per-hour", "2", *NO_SPEED], "--price-per-hour needs speeds"),
         (["MODEL", "--slo", "soon"], "'soon' is no limit"),
+        (["MODEL", "--slo", "ttft=500us"], "(times in s or ms)"),
+        (["MODEL", "--price-per-hour", "2e9"], "must be a price from 0 to 1,000,000,000, not"),
+        (["MODEL", "--plot", "none/p.svg"], "--plot none/p.svg: there is no folder none: make it"),
+        (["MODEL", "--plot", "."], "--plot . is no file"),
+        (["--params", "13", *THIRTEEN[2:]], "--params 13 is less than the 52,428,800 that make"),
         (["MODEL", "--context", "2048"], "--context 2048 is more than the 1024 positions"),
         (["MODEL", "--context", "0"], "argument --context: must be at least 1"),
         (["MODEL", "--context", "1,,2"], "argument --context: must be up to 32 values"),
@@ -416,8 +422,97 @@ def test_what_is_configured_for_every_command_is_taken(
     assert planned(capsys, *SEVEN, "--memory", "64GiB", *NO_SPEED)[0] == 0
 
 
+def test_on_a_terminal_of_80_columns_every_figure_is_whole(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    asked = [*RATES, "--context", "512,1024", "--users", "2,4", "--slo", "server"]
+    pipe, terminal = io.StringIO(), Terminal()
+    for stream in (pipe, terminal):
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("TERM", "xterm")
+        command = ["plan", model, "--memory", "1GiB", *asked, "--price-per-hour", "2"]
+        assert main([*command, "--threads", "1"]) == 0
+    whole = pipe.getvalue()
+    seen = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    assert "…" not in seen
+    start = next(at for at, line in enumerate(whole.splitlines()) if "most users" in line)
+    for row in whole.splitlines()[start + 2 : start + 6]:
+        for figure in re.split(r" {2,}", row.strip()):
+            assert figure in seen
+    tables = seen[seen.index("room for") :].splitlines()
+    assert all(len(line) <= 80 for line in tables if "farthing serve" not in line)
+    for heading in ("most", "first", "tokens/s", "limit", "slo", "cached"):
+        assert any(heading in line.split() for line in tables)
+
+
+def test_a_format_that_quantize_falls_back_from_is_planned_with_a_remark(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [model, "--context", "512", "--users", "1", *NO_SPEED]
+    code, shown = planned(capsys, *asked, "--weights", "Q4_K,q5-0")
+    assert code == 0
+    assert [cell["weights"] for cell in shown["cells"]] == ["q4_k", "q5_0"]
+    assert shown["cells"][0]["weight_bytes"] == shown["cells"][1]["weight_bytes"]
+    (remark,) = shown["remarks"]
+    assert re.fullmatch(r"q4_k: \d+ matrices with rows .* would be q5_0, as farthing .*", remark)
+    assert main(["plan", *asked, "--weights", "q4_k"]) == 0
+    assert remark in capsys.readouterr().out
+
+
+def test_one_format_that_cannot_be_leaves_the_plan_of_the_others(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("farthing.files.formats.FALLBACKS", {})
+    asked = [model, "--context", "512", "--users", "1", *NO_SPEED]
+    for order in ("q4_k,int8", "int8,q4_k"):
+        code, shown = planned(capsys, *asked, "--weights", order)
+        assert code == 0
+        assert [cell["weights"] for cell in shown["cells"]] == ["int8"]
+        assert shown["remarks"][0].startswith("q4_k is left out: ")
+    assert main(["plan", *asked, "--weights", "q4_k,q6_k"]) == 2
+    assert "cannot be stored as Q6_K" in says(capsys)
+
+
+def test_a_context_alone_is_a_dot_in_the_plot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*SEVEN, "--memory", "16GiB", "--weights", "int8,int4", *RATES, "--slo", "tpot=1s"]
+    assert main(["plan", *asked, "--context", "2048", "--plot", "dot.svg"]) == 0
+    dots = [
+        each
+        for each in ET.fromstring((tmp_path / "dot.svg").read_text()).iter()
+        if each.tag.endswith("circle")
+    ]
+    assert len(dots) == 4  # what fits, and the ring of what keeps the SLO, for each precision
+    assert len({each.attrib["stroke"] for each in dots}) == 2
+    for each in dots:
+        assert 70 <= float(each.attrib["cx"]) <= 560
+        assert 50 <= float(each.attrib["cy"]) <= 390
+    assert main(["plan", *asked, "--context", "2048,4096", "--plot", "line.svg"]) == 0
+    assert "<circle" not in (tmp_path / "line.svg").read_text()
+
+
+def test_more_threads_than_cores_are_warned_of_unless_the_machine_is_another(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["plan", model, "--context", "512", "--users", "1", "--threads", "10000"]
+    assert main([*asked, *NO_SPEED]) == 0
+    captured = capsys.readouterr()
+    assert "warning: 10000 threads are asked for, and" in captured.err
+    assert f"{usable_cores()} thread" in captured.out
+    assert main([*asked, *RATES, "--memory", "1TiB"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert re.search(r"10,?000 threads", captured.out)
+
+
 def test_silly_numbers_end_in_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     huge = ["--params", "1e14", "--layers", "1000000", "--kv-heads", "1000000"]
-    asked = [*huge, "--head-dim", "1000000", "--memory", "1B", *RATES, "--context", "2000000000"]
+    asked = [*huge, "--head-dim", "7", "--memory", "1B", *RATES, "--context", "2000000000"]
     assert main(["plan", *asked, "--users", "1000000000"]) == 1
     assert "it does not fit" in capsys.readouterr().out

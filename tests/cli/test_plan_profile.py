@@ -1,7 +1,8 @@
-"""The stored profile as the server has it: told by --check and the log, right from the start."""
+"""The stored profile as server and commands have it: told by --check and the log, and learned."""
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,8 @@ import pytest
 import tiny
 from cli.serve_process import serving
 from farthing.backends.ceilings import tier_and_kernels
-from farthing.cli import main
+from farthing.cli import chat, main, run
+from farthing.cli.options import load_engine
 from farthing.core import ActivationMode, KVDtype
 from farthing.plan.machine import processor
 from farthing.plan.memory import plan_memory
@@ -92,3 +94,18 @@ def test_a_server_that_starts_says_by_which_profile_it_foretells(
         told = server.event("foretold")
         assert told["measured"] is None
         assert "no profile of it is stored" in told["why"]
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_commands_begin_with_what_the_profile_says_as_the_server_does(
+    path: Path, command: str
+) -> None:
+    """So guesses need not be tried out before it is known what they cost."""
+    parser = argparse.ArgumentParser()
+    {"run": run, "chat": chat}[command].configure(parser)
+    arguments = parser.parse_args([str(path), "--threads", "1", "--quiet"])
+    with load_engine(arguments, slots=1) as engine:
+        assert engine.pace(1, 128).step_seconds == 0
+    stored(path)
+    with load_engine(arguments, slots=1) as engine:
+        assert engine.pace(1, 128).step_seconds == pytest.approx(0.25, rel=0.2)

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import tiny
-from farthing.cli import main
+from farthing.cli import main, stages
 from farthing.cli.stages import StageBar, bar_on
 from farthing.files.checkpoint import open_checkpoint
 from farthing.files.receipt import read_receipt
@@ -256,7 +256,7 @@ def test_the_result_is_run_planned_and_served(
     assert main(["run", out, "Hello", "--max-tokens", "4", "--json", "--raw"]) == 0
     told = capsys.readouterr().out
     assert len(json.loads(told[told.index("{") :])["token_ids"]) == 4
-    assert main(["plan", out, "--json"]) == 0
+    assert main(["plan", out, "--json", "--ceilings", "none"]) == 0
     weights = {cell["weight_bytes"] for cell in json.loads(capsys.readouterr().out)["cells"]}
     assert plan_memory(load_model(open_checkpoint(out))).weight_bytes in weights
     assert main(["serve", out, "--check"]) == 0
@@ -334,6 +334,26 @@ def test_a_bar_shows_each_stage_with_what_it_is_at_and_the_time_left() -> None:
     assert "0:00:" in told
 
 
-def test_without_a_terminal_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    StageBar(None)("write", "tensor", 0.5)
-    assert capsys.readouterr().err == ""
+def test_without_a_terminal_a_line_tells_the_stage_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(stages, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(stages, "LINE_SECONDS", 30.0)
+    told = StageBar(None)
+    for second in range(0, 100, 10):
+        clock[0] = float(second)
+        told("write", f"tensor\x1b {second}", second / 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"write  {second}%  tensor^[ {second}" for second in (30, 60, 90)]
+
+
+def test_a_scheme_is_one_however_it_is_typed(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for number, typed in enumerate(("q4_0", "q4-0", "Q4_0", "Q4-0")):
+        out = tmp_path / f"{number}.gguf"
+        told = told_of(capsys, source, out, "--scheme", typed, PLAIN, "--keep", f"head={typed}")
+        found.append((told["scheme"], told["result"]["sha256"]))
+    assert found == [("q4_0", found[0][1])] * 4

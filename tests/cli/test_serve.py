@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import tiny
-from cli.serve_process import PROGRAM, environment, serving
+from cli.serve_process import PROGRAM, environment, known_port, serving
 from engine.threads import PATIENCE, eventually
 from farthing.cli import main
 
@@ -270,10 +270,8 @@ def test_a_model_that_is_not_there_ends_the_process_with_2(tmp_path: Path) -> No
 def test_health_answers_with_the_phase_until_the_model_is_loaded(
     smollm2_path: Path, tmp_path: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     seen: list[tuple[int, dict[str, Any]]] = []
-    with serving(tmp_path, smollm2_path, port=port):
+    with known_port() as port, serving(tmp_path, smollm2_path, port=port):
 
         def ready() -> bool:
             try:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 from engine.scripted import VOCABULARY, engine, engine_over, rambling, saying
-from engine.threads import Held, eventually
+from engine.threads import PATIENCE, Held, eventually
 from farthing.backends.null import NullBackend
 from farthing.core import BusyError, FarthingError, SamplingParams
+from farthing.engine.answer import wake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from farthing.core import StepPlan, StepResult
     from farthing.engine.completion import Completion, Delta
+    from farthing.engine.engine import Engine
 
 PROMPTS = [f"{number}>" for number in range(20)]
 
@@ -88,6 +91,39 @@ def test_a_step_wakes_a_loop_once_however_many_streams_it_reads(
     woken, _ = asyncio.run(read())
     assert woken <= 2
     backend.allow(9)
+
+
+def asked(one: Engine) -> int:
+    """How many answers have not ended."""
+    stats = one.stats()
+    return stats.running + stats.waiting
+
+
+def test_a_newcomer_is_seen_before_all_readers_of_a_step_have_had_their_turn() -> None:
+    near, far = socket.socketpair()
+    read, seen = 0, []
+
+    async def reader(future: asyncio.Future[None]) -> None:
+        nonlocal read
+        await future
+        if not read:
+            far.send(b"x")  # as the first of them is answered, somebody new comes
+        read += 1
+
+    async def watch() -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(near, lambda: seen.append(read) or near.recv(1))
+        futures = [loop.create_future() for _ in range(64)]
+        readers = [asyncio.create_task(reader(each)) for each in futures]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(wake, futures)
+        await asyncio.wait_for(asyncio.gather(*readers), PATIENCE)
+        loop.remove_reader(near)
+
+    with near, far:
+        asyncio.run(watch())
+    assert read == 64
+    assert 0 < seen[0] < 32
 
 
 def test_whoever_waits_for_the_end_alone_is_woken_once(monkeypatch: pytest.MonkeyPatch) -> None:

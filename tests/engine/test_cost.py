@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farthing.engine.cost import NO_LIMIT, StepCost, StepShape, attended
+from farthing.engine.cost import NO_LIMIT, StepCost, StepShape, attended, windows_of
+from farthing.models.program import CacheLayer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,6 +74,39 @@ def test_a_shape_that_a_chunk_joins_counts_what_its_tokens_attend_to() -> None:
     assert joined == StepShape(5, 3, 30 + 41 + 42 + 43, 30 + 43)
     assert attended(40, 3) == 41 + 42 + 43
     assert StepShape(2, 2, 30, 30).joined(40, 0, 1) == StepShape(2, 2, 30, 30)
+
+
+def test_a_layer_with_a_window_costs_no_more_for_what_is_behind_it() -> None:
+    """Five of six layers see 512 positions: a text of 4,096 is read as one of 1,109."""
+    layers = [CacheLayer(1, 256, 0 if number % 6 == 5 else 512) for number in range(18)]
+    windows = windows_of(layers)
+    assert windows == ((512, pytest.approx(5 / 6)),)
+    assert windows_of([CacheLayer(2, 64, 0)]) == ()
+
+    def machine(texts: int, position: int) -> float:
+        read = sum(min(position, layer.window or position) for layer in layers) / len(layers)
+        return 2e-3 + 2e-4 * texts + 4e-7 * texts * read
+
+    def worst(cost: StepCost) -> float:
+        places = [(texts, 1 << power) for texts in (1, 2, 4, 8, 16) for power in range(4, 13)]
+        steps = [(StepShape(n, n, n * at, n * at), machine(n, at)) for n, at in places]
+        for number in np.random.default_rng(0).permutation(np.arange(20 * len(steps)) % len(steps)):
+            cost.observe(*steps[int(number)])
+        return max(abs(cost.seconds(shape) / took - 1) for shape, took in steps)
+
+    assert worst(StepCost(windows)) < 0.03
+    assert worst(StepCost()) > 0.1
+
+
+@given(st.integers(1, 10_000), st.integers(1, 512), st.integers(1, 2048))
+def test_windows_never_make_an_estimate_fall_with_the_position(
+    position: int, tokens: int, window: int
+) -> None:
+    cost = StepCost(((window, 0.75),))
+    cost.observe(DECODE_8, 0.01)
+    near = cost.seconds(DECODE_8.joined(position, tokens, 1))
+    assert cost.seconds(DECODE_8.joined(2 * position, tokens, 1)) >= near * (1 - 1e-9)
+    assert cost.seconds(DECODE_8.joined(position, tokens + 1, 1)) >= near * (1 - 1e-9)
 
 
 def test_before_the_first_step_nothing_is_known_and_nothing_is_limited() -> None:

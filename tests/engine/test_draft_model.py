@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,15 @@ from engine.scripted import VOCABULARY, Bytes, engine, rambling, tokenizer
 from engine.test_speculate import WAYS, facts
 from farthing.backends.null import NullBackend
 from farthing.core import RequestError, SamplingParams
+from farthing.engine.draft_copy import copy_in, narrow_formats, read_bytes
 from farthing.engine.draft_model import ModelDrafter
 from farthing.engine.drafting import drafting_of, refuse_other_tokens
 from farthing.engine.engine import Engine
 from farthing.engine.speculate import Speculation
-from farthing.plan.memory import CATCH_UP_TOKENS
+from farthing.plan.memory import CATCH_UP_TOKENS, plan_memory
 from farthing.text.tokenizer import Tokenizer
-from tiny import build
+from native_steps import model_at
+from tiny import build, shared
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,7 +147,7 @@ def test_a_draft_that_fails_is_switched_off_and_fails_no_request(
 
 def test_a_draft_that_costs_more_than_it_saves_is_left_alone() -> None:
     """Its guesses are all right, and each takes as long as a step of the target's."""
-    from engine.test_speculate import linear_cost
+    from engine.test_speculate import Allowing, linear_cost
     from farthing.engine.sequence import Sequence
 
     drafter = ModelDrafter(NullBackend(rambling, VOCABULARY))
@@ -152,6 +155,7 @@ def test_a_draft_that_costs_more_than_it_saves_is_left_alone() -> None:
     asked = []
     drafter.propose = lambda sequences, most: asked.append(most) or [[]]  # type: ignore[method-assign]
     speculation = Speculation(drafter, costly=drafter)
+    speculation._balance = Allowing()
     speculation.usual.learn(8, 8)
     sequence = Sequence(request("r", [1, 2, 3], 100), 1000, frozenset())
     speculation.drafts([sequence], 16, linear_cost(1.0, 0.1))
@@ -186,12 +190,38 @@ def test_another_tokenizer_is_refused_with_the_first_token_that_differs() -> Non
         refuse_other_tokens(tokenizer(), tokens_of())
 
 
+@pytest.mark.parametrize("pair", [(65, 256), (None, 300)])
+def test_two_tokenizers_are_called_what_a_person_gave(pair: tuple[int | None, int]) -> None:
+    for called in (("draft", "target"), ("student", "teacher")):
+        message = f"the {called[0]} has another tokenizer than its {called[1]}"
+        with pytest.raises(RequestError, match=message) as refusal:
+            refuse_other_tokens(tokens_of(*pair), tokens_of(), called)
+        if called[0] == "student":
+            assert not re.search("draft|target", str(refusal.value))
+
+
 @pytest.mark.parametrize("text", ["", "draft=", "self=", "fast", "draft", "lookup"])
 def test_a_way_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(RequestError, match="draft=MODEL or self=SCHEME"):
         drafting_of(text)
     with pytest.raises(RequestError, match="exact, leviathan"):
         drafting_of("auto", "loose")
+
+
+def test_what_contradicts_off_is_refused_by_the_names_of_flags() -> None:
+    for flags, named in (
+        (("off", "leviathan"), ("--speculate-rule leviathan", "--speculate off")),
+        (("off", "exact", 1000), ("--lookup-traffic", "--speculate")),
+        (("fast",), ("--speculate must be",)),
+        (("auto", "loose"), ("--speculate-rule must be",)),
+        (("auto", "exact", -1), ("--lookup-traffic is from 0",)),
+    ):
+        with pytest.raises(RequestError) as refusal:
+            drafting_of(*flags)
+        assert all(name in str(refusal.value) for name in named)
+        assert "_" not in str(refusal.value)
+    assert drafting_of("off").way == "off"
+    assert drafting_of("auto", "leviathan").rule == "leviathan"
 
 
 def test_a_copy_of_the_target_guesses_for_it(tmp_path: Path) -> None:
@@ -211,6 +241,58 @@ def test_a_copy_of_the_target_guesses_for_it(tmp_path: Path) -> None:
 def test_a_copy_of_weights_that_are_quantised_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="for models of 16 bits"):
         Engine.load(build("llama", tmp_path, quant="Q8_0"), speculate="self=q4-0")
+
+
+def test_a_copy_has_what_quantising_would_write_where_a_k_quant_divides_no_row() -> None:
+    copy = copy_in(model_at(shared("llama", "gguf", "BF16")), "q4_k")
+    matrices = [name for name, weight in copy.program.weights.items() if len(weight.shape) == 2]
+    assert {copy.formats[name] for name in matrices} == {"Q5_0"}
+    assert {copy.tensors[name].format for name in matrices} == {"Q5_0"}
+
+
+def test_a_quantised_model_is_told_what_most_of_its_matrices_are() -> None:
+    model = model_at(shared("llama", "gguf", "Q4_1"))
+    first = next(name for name, form in model.formats.items() if form == "Q4_1")
+    mixed = replace(model, formats={**model.formats, first: "Q8_0"})
+    with pytest.raises(RequestError, match=r"of its 16 matrices .* has 15 as q4_1, 1 as q8_0"):
+        copy_in(mixed, "int4")
+    assert narrow_formats(mixed) == {"Q4_1": 15, "Q8_0": 1}
+    assert not narrow_formats(model_at(shared("llama")))
+
+
+@pytest.mark.parametrize("quant", ["F32", "F16", "BF16"])
+def test_a_copy_that_is_read_no_faster_is_refused(quant: str) -> None:
+    """Of every scheme, by the bytes that a step reads, whatever it is called."""
+    model = model_at(shared("llama", "gguf", quant))
+    refused: dict[str, str] = {}
+    for scheme in ("f32", "f16", "bf16", "q8_0", "int8-row", "q4_0", "int4-g32", "nf4-b64"):
+        try:
+            assert read_bytes(copy_in(model, scheme)) < read_bytes(model)
+        except RequestError as error:
+            refused[scheme] = str(error)
+    assert set(refused) == ({"f32"} if quant == "F32" else {"f32", "f16", "bf16"})
+    assert all(f"a step of {model.name} itself reads" in each for each in refused.values())
+
+
+def test_what_a_step_reads_is_what_the_backend_packs_without_an_embedding_that_is_no_head() -> None:
+    for family, tied in (("llama", False), ("llama3", True)):
+        model = model_at(shared(family, "gguf", "Q8_0" if family == "llama" else "F16"))
+        places = plan_memory(model, threads=1).weights
+        matrices = {name: place.bytes for name, place in places.items() if place.packed}
+        embedding = matrices["embedding.weight"]
+        assert model.config.tied is tied
+        assert read_bytes(model) == sum(matrices.values()) - (0 if tied else embedding)
+
+
+def test_a_draft_as_costly_as_its_target_is_refused(tmp_path: Path) -> None:
+    """The model itself, in as many bits or more; of fewer bits it may guess."""
+    paths = {quant: str(shared("llama", "gguf", quant)) for quant in ("F32", "BF16", "Q4_0")}
+    for target, draft in (("BF16", "BF16"), ("BF16", "F32"), ("Q4_0", "Q4_0")):
+        with pytest.raises(RequestError, match="no less than the .* MB that a step of"):
+            Engine.load(paths[target], speculate=f"draft={paths[draft]}", context_length=64)
+    asked = f"draft={paths['Q4_0']}"
+    with Engine.load(paths["BF16"], speculate=asked, context_length=64) as one:
+        assert one.generate([1, 2], SamplingParams(max_tokens=2, ignore_eos=True)).token_ids
 
 
 def test_a_draft_larger_than_its_target_is_refused(smollm2_path: Path, gemma3_path: Path) -> None:

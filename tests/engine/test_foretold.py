@@ -25,6 +25,7 @@ from native_steps import model_at
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from farthing.engine.cost import StepCost
     from farthing.plan.memory import MemoryPlan
 
 ISA, KERNELS = "avx512", "k1"
@@ -39,8 +40,8 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FARTHING_CACHE", str(tmp_path))
 
 
-def plan_of(path: Path) -> MemoryPlan:
-    return plan_memory(model_at(path), slots=16, cache_tokens=8192, threads=1)
+def plan_of(path: Path, cache_tokens: int = 8192) -> MemoryPlan:
+    return plan_memory(model_at(path), slots=16, cache_tokens=cache_tokens, threads=1)
 
 
 def actual(subject: ModelSubject, first: int, tokens: int, others: int, context: int) -> float:
@@ -99,6 +100,30 @@ def test_steps_that_were_never_run_cost_what_the_profile_says(path: Path) -> Non
         errors.append(abs(cost.seconds(shape) / expected - 1))
     assert median(errors) < 0.05
     assert max(errors) < 0.25
+
+
+def test_far_into_a_text_layers_with_windows_cost_what_they_see(gemma3_path: Path) -> None:
+    """Of this model's header alone, on a machine where attention is most of a step."""
+    subject = store(gemma3_path)
+    plan = plan_of(gemma3_path, 1 << 16)
+    found, _ = foretell(model_at(gemma3_path), plan, isa=ISA, kernels=KERNELS)
+    assert found is not None
+    assert [window for window, _ in found.windows] == [512]
+    with_windows, without = found.cost(), found._replace(windows=()).cost()
+
+    def errors(cost: StepCost) -> list[float]:
+        places = [(count, context) for count in (1, 4, 16) for context in (64, 512, 4096)]
+        return [
+            abs(
+                cost.seconds(StepShape(count, count, count * context, count * context))
+                / actual(subject, context - 1, 1, count - 1, context)
+                - 1
+            )
+            for count, context in places
+        ]
+
+    assert max(errors(with_windows)) < 0.15
+    assert max(errors(without)) > 1.5 * max(errors(with_windows))
 
 
 def test_no_step_is_foretold_that_could_not_run(path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from engine.scripted import VOCABULARY, engine, engine_over, rambling, saying
-from engine.threads import PATIENCE, Held, eventually, in_threads
+from engine.threads import PATIENCE, Held, close_in_a_step, eventually, in_threads
 from farthing.backends.null import NullBackend
 from farthing.core import RequestError, SamplingParams
 
@@ -210,8 +210,7 @@ def test_closing_drains_and_then_cancels() -> None:
     assert first.result().text == "yes"
     assert closing.is_alive()
     backend.wait_entered(7)
-    backend.allow(PATIENCE * 1000)
-    one.close()  # no longer so long
+    close_in_a_step(one, backend)  # no longer so long
     closing.join(PATIENCE)
     assert not closing.is_alive()
     assert second.result().finish_reason == "cancelled"

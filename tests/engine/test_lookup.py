@@ -171,13 +171,13 @@ def test_a_text_longer_than_all_that_is_kept_is_kept_by_its_end_and_across_its_p
 
 @pytest.mark.parametrize("tokens", [-1, 1.5, True, "9", MOST_TRAFFIC + 1])
 def test_an_amount_of_traffic_that_is_none_is_refused(tokens: Any) -> None:
-    with pytest.raises(RequestError, match="lookup_traffic is from 0"):
+    with pytest.raises(RequestError, match="--lookup-traffic is from 0"):
         drafting_of("auto", traffic=tokens)
 
 
 @pytest.mark.parametrize("way", ["off", "draft=x", "self=int4-row"])
 def test_traffic_where_nothing_is_looked_up_is_refused(way: str) -> None:
-    with pytest.raises(RequestError, match="lookup_traffic is for guesses that are looked up"):
+    with pytest.raises(RequestError, match="--lookup-traffic is for guesses that are looked up"):
         drafting_of(way, traffic=100)
     assert drafting_of("ngram", traffic=100).traffic == 100
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -106,14 +105,19 @@ def test_a_token_that_cannot_be_shown_ends_its_text_alone() -> None:
     assert one.idle
 
 
-def test_a_text_past_its_deadline_ends_and_keeps_what_it_has() -> None:
+def test_a_text_past_its_deadline_ends_and_keeps_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    for module in ("engine", "loop"):
+        monkeypatch.setattr(f"farthing.engine.{module}.monotonic", lambda: now)
     backend = Held(saying("answer END? more"), max_step_rows=1)
     one = engine_over(backend)
     stop = SamplingParams(stop="END?!")
     running, waiting = (one.stream(">", stop, timeout=0.2) for _ in range(2))
     backend.allow(9)
     backend.wait_entered(10)
-    time.sleep(0.2)
+    now += 0.2
     backend.allow(9)
     deltas = list(running)
     assert "".join(delta.text for delta in deltas) == "answer END" == running.completion.text
@@ -198,3 +202,24 @@ def test_blocks_are_checked_after_each_step_only_where_that_is_asked_for(
     monkeypatch.delenv("FARTHING_CHECK")
     engine().generate("abc", FEW)
     assert len(checks) == 3
+
+
+def test_what_it_did_lately_is_told_while_somebody_holds_the_state() -> None:
+    one = engine(saying("yes"))
+    one.generate(">")
+    before = one.lately()
+    held, seen = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with one._loop.state:
+            held.set()
+            assert seen.wait(PATIENCE)
+
+    def look() -> None:
+        assert held.wait(PATIENCE)
+        assert one.lately() is before
+        seen.set()
+
+    in_threads(hold, look)
+    one.generate(">")
+    assert one.lately().steps == one.steps > before.steps

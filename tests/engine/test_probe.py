@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from time import sleep
+from typing import Any
 
 import pytest
 
 from engine.scripted import VOCABULARY, engine, rambling, tokenizer
+from engine.threads import PATIENCE, eventually
 from farthing.backends.null import NullBackend
 from farthing.core import SamplingParams
 from farthing.engine import loop
@@ -19,9 +20,6 @@ from farthing.engine.kv import BlockPool
 from farthing.engine.lookup import LookupDrafter
 from farthing.engine.probe import Probe
 from farthing.engine.speculate import Speculation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture(autouse=True)
@@ -40,17 +38,8 @@ class Counting(NullBackend):
     def run(self, plan: Any, want_logits: bool = False) -> Any:
         self.sizes.append(len(plan.token_ids))
         if self.held is not None:
-            self.held.wait(10)
+            assert self.held.wait(PATIENCE)
         return super().run(plan, want_logits)
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    end = monotonic() + 10
-    while monotonic() < end:
-        if holds():
-            return True
-        sleep(0.01)
-    return False
 
 
 def guessing(backend: NullBackend, speculation: Speculation | None = None) -> Engine:
@@ -73,15 +62,18 @@ def test_an_idle_engine_measures_what_steps_of_few_tokens_take_and_then_sleeps()
         assert (stats.held_blocks, stats.steps) == (0, 0)  # none of anybody's
 
 
-def test_nothing_is_measured_before_it_is_idle_or_where_nothing_guesses() -> None:
+def test_nothing_is_measured_before_it_is_idle_or_where_nothing_guesses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     backends = [Counting(), Counting()]
     with Engine(backends[0], tokenizer()) as plain:
         sleep(0.1)
         assert not backends[0].sizes
         assert plain.idle
+    monkeypatch.setattr(loop, "GRACE_SECONDS", PATIENCE)
     with guessing(backends[1]) as one:
         one.generate("x>", SamplingParams(max_tokens=5))
-        assert backends[1].sizes[0] == len(one.tokenizer.encode("x>"))
+        assert backends[1].sizes == [len(one.tokenizer.encode("x>")), 1, 1, 1, 1]
 
 
 def test_a_text_waits_for_one_step_at_most_and_is_the_same() -> None:
@@ -133,12 +125,15 @@ def test_steps_that_fail_are_given_up_and_texts_go_on(caplog: pytest.LogCaptureF
     assert "no such device" in caplog.text
 
 
-def test_what_a_profile_foretells_is_not_measured_again() -> None:
+def test_what_a_profile_foretells_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     drafter = ModelDrafter(Counting())
     backend = Counting()
     steps = [(StepShape(n, n, 64 * n, 64 * n), 1.0 + n / 10) for n in (1, 2, 4)] * 4
+    monkeypatch.setattr(loop, "GRACE_SECONDS", PATIENCE)
     with guessing(backend, Speculation(drafter, costly=drafter)) as one:
         one.expect(steps, [(shape, seconds / 10) for shape, seconds in steps])
+        monkeypatch.setattr(loop, "GRACE_SECONDS", 0.02)
+        one.expect([])  # wakes it, so that it waits so long from now on
         assert eventually(lambda: not one._loop._probes)
         assert not backend.sizes
         assert drafter.pass_seconds(1, 64) == pytest.approx(0.11, rel=0.05)

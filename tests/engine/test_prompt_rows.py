@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ from farthing.core import (
     SamplingParams,
 )
 from farthing.engine.engine import Engine, limits_of
-from farthing.engine.prompt_rows import PromptMean, PromptScores
+from farthing.engine.prompt_rows import PromptMean, PromptScores, TokenLogprob
 from farthing.engine.sampler import log_probabilities, ranked, sample
 from farthing.engine.scheduler import Scheduler
 from farthing.engine.sequence import Sequence
+from farthing.plan.process import TOKEN_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +33,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TEXTS = ["", "a", "the first", "x" * 31, "y" * 32, "z" * 100, "the first and the second " * 5]
+
+
+def test_a_score_is_what_it_was_made_of_and_small_with_twenty_others() -> None:
+    top = tuple((7 * number, -0.1 * number) for number in range(20))
+    score = TokenLogprob(3, -0.25, top)
+    assert (score.token_id, score.logprob, score.top) == (3, -0.25, top)
+    assert score == TokenLogprob(3, -0.25, iter(top))
+    assert hash(score) == hash(TokenLogprob(3, -0.25, top))
+    for other in (TokenLogprob(4, -0.25, top), TokenLogprob(3, -0.5, top), (3, -0.25, top)):
+        assert score != other
+    assert score != TokenLogprob(3, -0.25, top[:19])
+    assert TokenLogprob(3, float("-inf"), ()).top == ()
+    tracemalloc.start()
+    try:
+        scores = [TokenLogprob(300 + at, -0.5 - at, top) for at in range(1000)]
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    # Two thirds of what the plan counts for a token.
+    assert taken / len(scores) < TOKEN_BYTES * 2 / 3
 
 
 def ids(text: str) -> list[int]:

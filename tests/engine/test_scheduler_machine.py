@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EOS = 7
 LIMITS = Limits(total_blocks=7, context_length=150, step_tokens=40, step_rows=5, vocabulary_size=50)
 KEYS = ("", "a", "b")
-EXAMPLES, STEPS = 300, 60
+EXAMPLES, STEPS = 180, 60
 """Together more than the 10,000 steps that the engine is held to."""
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farthing.engine.simulate import Job, simulate
+from farthing.engine.simulate import Clock, Job, simulate
+from farthing.plan.profile import ServerWork
 
 if TYPE_CHECKING:
     from farthing.engine.cost import StepShape
@@ -45,6 +46,38 @@ def test_who_pauses_misses_the_step_that_begins_at_once() -> None:
 def test_more_users_than_jobs_ask_for_all_of_them_at_their_arrivals() -> None:
     jobs = [Job(3, 2), Job(2, 2, arrival=1.0)]
     assert simulate(jobs, one, slots=2, users=5) == simulate(jobs, one, slots=2)
+
+
+def test_a_request_is_with_the_engine_when_it_was_read_and_a_token_with_its_user_when_written() -> (
+    None
+):
+    server = ServerWork(request=0.25, prompt_token=0.125, token=0.5)
+    jobs = [Job(2, 2), Job(2, 1)]
+    outcome = simulate(jobs, one, slots=2, users=1, server=server, core_of_its_own=True)
+    first, second = outcome.served
+    assert first.admitted == 0.5
+    assert (first.first_token, first.last_token) == (2.0, 3.0)
+    assert first.latency(Clock.ARRIVAL_TO_FIRST_TOKEN) == 2.0
+    assert second.job.arrival == 3.0
+    assert second.admitted == 3.5
+
+
+def test_the_step_that_runs_meanwhile_bears_the_servers_work_where_cores_are_shared() -> None:
+    server = ServerWork(request=0.25, token=0.5)
+    apart = simulate([Job(1, 4)], one, slots=1, server=server, core_of_its_own=True)
+    shared = simulate([Job(1, 4)], one, slots=1, server=server)
+    assert apart.served[0].last_token == 0.25 + 4 + 0.5
+    # The first step bears the reading, and each of the others the token before.
+    assert shared.served[0].last_token == 0.25 + 4 + 0.25 + 3 * 0.5 + 0.5
+
+
+def test_work_that_is_done_while_nothing_runs_is_borne_by_no_step() -> None:
+    server = ServerWork(token=0.5)
+    jobs = [Job(1, 1), Job(1, 1, arrival=10.0)]
+    assert [each.last_token for each in simulate(jobs, one, slots=1, server=server).served] == [
+        1.5,
+        11.5,
+    ]
 
 
 @given(

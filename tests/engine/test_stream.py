@@ -60,7 +60,7 @@ def test_half_a_stop_string_is_never_sent() -> None:
 def test_what_a_slow_reader_has_not_read_is_one_delta() -> None:
     one = engine(saying("a long answer, unread"))
     stream = one.stream(">", SamplingParams(logprobs=1))
-    assert eventually(lambda: one.idle)
+    assert eventually(lambda: stream.completion.finish_reason)
     [delta] = stream
     assert (delta.text, delta.finish_reason) == ("a long answer, unread", "stop")
     assert delta.token_ids == stream.completion.token_ids == (*b"a long answer, unread", EOS)
@@ -104,11 +104,14 @@ def test_a_completion_is_what_has_been_made_so_far() -> None:
 
 
 def test_closing_a_stream_early_frees_its_blocks() -> None:
-    one = engine()
+    backend = Held()
+    one = engine_over(backend)
     stream = one.stream("abc")
+    backend.allow()
     next(stream)
     assert not one.idle
     stream.close()
+    backend.allow()  # it may have begun
     assert eventually(lambda: one.idle)
     assert one.stats().held_blocks == 0
 
@@ -221,19 +224,30 @@ def test_a_stream_closed_while_another_thread_waits_for_it_wakes_that_thread_at_
     backend.allow(9)
 
 
+def signal_this_thread_in_a_step(backend: Held, number: int) -> threading.Thread:
+    """Sends it when the first step has begun, and so when this thread is about to wait for that."""
+    main = threading.get_ident()
+    assert main == threading.main_thread().ident
+
+    def send() -> None:
+        backend.wait_entered(1)
+        signal.pthread_kill(main, number)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    return sender
+
+
 def test_a_signal_handler_may_close_the_stream_that_its_thread_waits_for() -> None:
     backend = Held()
     one = engine_over(backend)
     stream = one.stream("abc")
     before = signal.signal(signal.SIGUSR1, lambda _number, _frame: stream.close())
-    main = threading.main_thread().ident
-    assert main == threading.get_ident()
-    timer = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGUSR1))
-    timer.start()
+    sender = signal_this_thread_in_a_step(backend, signal.SIGUSR1)
     try:
         assert [delta.finish_reason for delta in stream] == ["cancelled"]
     finally:
-        timer.join()
+        sender.join()
         signal.signal(signal.SIGUSR1, before)
         backend.allow(9)
 
@@ -241,13 +255,10 @@ def test_a_signal_handler_may_close_the_stream_that_its_thread_waits_for() -> No
 def test_ctrl_c_leaves_a_generate_and_gives_its_blocks_back() -> None:
     backend = Held()
     one = engine_over(backend)
-    main = threading.main_thread().ident
-    assert main == threading.get_ident()
-    timer = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
+    sender = signal_this_thread_in_a_step(backend, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         one.generate(["abc", "defg"])
-    timer.join()
+    sender.join()
     backend.allow()
     assert eventually(lambda: one.idle)
     assert one.stats().held_blocks == 0

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from farthing.backends.null import Script
     from farthing.core import StepPlan, StepResult
+    from farthing.engine.engine import Engine
 
 PATIENCE = 60
 """Seconds after which a test has failed: far more than anything here takes."""
@@ -56,6 +57,16 @@ def eventually(condition: Callable[[], object]) -> bool:
             return False
         time.sleep(0.001)
     return True
+
+
+def close_in_a_step(one: Engine, backend: Held) -> None:
+    """Closes an engine, without any patience, in the middle of the step that is held."""
+    closing = threading.Thread(target=one.close, daemon=True)
+    closing.start()
+    assert eventually(lambda: one._loop._until <= time.monotonic())
+    backend.allow()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
 
 
 def in_threads(*work: Callable[[], object]) -> None:

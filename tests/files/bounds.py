@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 import tracemalloc
 from contextlib import suppress
@@ -22,13 +21,10 @@ def within_bounds(call: Callable[[], object]) -> None:
 
     The second run's error, if any, is the caller's.
     """
-    # What other tests have loaded is not looked through again and again at this call's expense.
-    gc.freeze()
     began = time.process_time()
     with suppress(FarthingError):
         call()
     took = time.process_time() - began
-    gc.unfreeze()
     assert took < SECONDS
     tracemalloc.start()
     try:

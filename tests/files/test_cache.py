@@ -214,7 +214,7 @@ def test_two_processes_fetching_at_once_fetch_once_unless_the_first_dies(
     [
         ({"FARTHING_CACHE": "/a", "XDG_CACHE_HOME": "/b"}, "/a/models"),
         ({"XDG_CACHE_HOME": "/b"}, "/b/farthing/models"),
-        ({"HOME": "/c"}, "/c/.cache/farthing/models"),
+        ({"HOME": "/"}, "/.cache/farthing/models"),
     ],
 )
 def test_the_cache_is_where_the_environment_says(

@@ -293,6 +293,23 @@ def test_the_float_model_comes_with_the_package_and_stays(index: Path) -> None:
     assert path.exists()
 
 
+def test_a_path_that_would_hide_a_name_is_known(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`resolve` looks for a path first."""
+    monkeypatch.chdir(tmp_path)
+    for name in (catalog.FLOAT_MODEL, *catalog.CATALOG):
+        assert catalog.known_name(Path(name)) == name
+        assert catalog.known_name(tmp_path / "folder" / name) == name
+        assert catalog.known_name(Path(f"{name}.gguf")) is None
+    fetched = {catalog.hub.HubId("owner/name", None).folder_name}
+    monkeypatch.setattr(catalog.cache, "find", lambda name: name in fetched or None)
+    assert catalog.known_name(Path("owner/name")) == "owner/name"
+    assert catalog.known_name(tmp_path / "owner" / "name") == "owner/name"
+    assert catalog.known_name(Path("owner/other")) is None
+    assert catalog.known_name(Path("/owner/name")) is None
+
+
 def test_a_path_is_itself(tmp_path: Path, index: Path) -> None:
     (tmp_path / "mine.gguf").write_bytes(b"GGUF")
     assert catalog.resolve(str(tmp_path / "mine.gguf")) == tmp_path / "mine.gguf"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import tiny
+from cli.serve_process import known_port
 from farthing.core import DownloadError, FarthingError, FileFormatError
 from farthing.files import hub_headers
 from farthing.files.checkpoint import open_checkpoint
@@ -180,11 +180,10 @@ def test_a_hub_that_claims_an_impossible_size_is_refused(
 
 def test_without_a_network_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FARTHING_CACHE", str(tmp_path))
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
-    with pytest.raises(DownloadError, match="the hub cannot be reached for someone/tiny"):
-        model_of("someone/tiny")
+    with known_port() as port:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+        with pytest.raises(DownloadError, match="the hub cannot be reached for someone/tiny"):
+            model_of("someone/tiny")
 
 
 def test_rotary_divisors_beyond_the_header_are_fetched(hub: Hub) -> None:

@@ -55,6 +55,22 @@ def write(path: Path, content: bytes, then: type[BaseException] | None = None) -
             raise then
 
 
+def test_a_place_that_is_none_is_told_in_words_and_by_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for path, problem in (
+        (tmp_path / "none" / "p.svg", f"there is no folder {tmp_path / 'none'} for p.svg"),
+        (tmp_path / "file" / "p.svg", f"there is no folder {tmp_path / 'file'} for p.svg"),
+        (tmp_path / "folder", f"{tmp_path / 'folder'} cannot be written (Is a directory)"),
+        (tmp_path / ("x" * 250), "cannot be written (File name too long)"),
+    ):
+        with pytest.raises(FarthingError) as refusal:
+            write(path, b"new")
+        assert problem in str(refusal.value)
+        assert "Errno" not in str(refusal.value)
+        assert ".partial" not in str(refusal.value)
+
+
 def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old and longer")

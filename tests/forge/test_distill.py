@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -123,6 +124,7 @@ def test_the_result_is_a_model_with_its_receipt_and_its_curve(draft: Path) -> No
     receipt = json.loads((draft / RECEIPT_FILE).read_text())
     assert receipt["version"] == 1
     assert receipt["teacher"]["name"] == "tiny llama"
+    assert load_model(open_checkpoint(draft)).name == "draft of tiny llama"
     assert receipt["settings"]["layers"] == [0]
     assert receipt["head_tokens"] == 100
     assert len(receipt["text"]["sha256"]) == 64
@@ -201,13 +203,51 @@ def test_other_settings_are_named_and_a_restart_begins_anew(tmp_path: Path, draf
     with open_checkpoint(tiny.shared("llama")) as checkpoint:
         assert distill(checkpoint, out, WISH, stop=lambda: True) is None
     other = replace(WISH, passes=2, head_tokens=50)
-    message = r"head-tokens was 100 and is 50; passes was 4 and is 2\. Give the same to go on"
+    message = r"--head-tokens was 100 and is 50; --passes was 4 and is 2\. Give the same to go on"
     with pytest.raises(FarthingError, match=message):
         run(out, other)
-    with pytest.raises(FarthingError, match="source was"):
+    with pytest.raises(FarthingError, match="the teacher's files were others"):
         run(out, family="llama_bias")
     run(out, restart=True)
     assert weights(out) == weights(draft)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"tokens": None, "hours": 1.0},
+            "--hours was not given and is 1; --tokens was 1500 and is",
+        ),
+        ({"layers": (1,)}, "--layers was 0, and is 1,"),
+        ({"kind": "student"}, "it was --draft and is --student"),
+        ({"prompts": (replace(PROMPTS, sha256="1" * 64),)}, "--prompts had other text"),
+        ({"scheme": "INT4_G128"}, "--scheme was int8-row and is int4-g128"),
+        ({"reverse": True}, "--reverse-kl was not given and is given"),
+        ({"temperature": 2.5}, "--temperature was 1 and is 2.5"),
+        ({"head_tokens": None}, "--head-tokens was 100 and is not given"),
+    ],
+)
+def test_a_clash_is_told_in_the_flags_that_a_person_gives(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    from farthing.forge.workplace import workplace
+
+    with workplace(tmp_path / "draft", WISH.facts(), restart=False):
+        pass
+    with (
+        pytest.raises(FarthingError, match=re.escape(told)) as refusal,
+        workplace(tmp_path / "draft", replace(WISH, **changes).facts(), restart=False),
+    ):
+        pass
+    assert str(folder_of(tmp_path / "draft")) in str(refusal.value)
+    assert not re.search(r"null|true|[\[\]]", str(refusal.value))
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_all_of_the_text_is_read_as_often_as_was_asked(tmp_path: Path, passes: int) -> None:
+    made = run(tmp_path / "draft", replace(WISH, tokens=6000, passes=passes))
+    assert made.last.tokens == passes * made.text_tokens
 
 
 def test_a_result_that_is_there_stays_unless_it_is_to_be_replaced(
@@ -221,6 +261,8 @@ def test_a_result_that_is_there_stays_unless_it_is_to_be_replaced(
         run(out, force=True)
     with pytest.raises(FarthingError, match="there is no folder"):
         run(tmp_path / "nowhere" / "draft")
+    with pytest.raises(FarthingError, match="float is the name of a model"):
+        run(tmp_path / "float")
 
 
 @pytest.mark.parametrize(
@@ -238,6 +280,8 @@ def test_a_result_that_is_there_stays_unless_it_is_to_be_replaced(
         ({"temperature": 0.0}, "a temperature is above 0"),
         ({"hard_share": 1.5}, "a share is from 0 to 1"),
         ({"passes": 0}, "read at least once"),
+        ({"passes": 10**9}, "at most 10,000 times"),
+        ({"tokens": None, "hours": 1e5}, "at most 10,000"),
         ({"prompts": (Text("none", " \n", "1" * 64),)}, "there are 0 prompts"),
     ],
 )

@@ -15,8 +15,8 @@ from farthing.backends import torch as torch_backend
 from farthing.backends.torch import TorchBackend
 from farthing.core import FarthingError, KVDtype, StoredTensor
 from farthing.files.checkpoint import open_checkpoint
+from farthing.files.formats import spelling
 from farthing.forge import preparation
-from farthing.forge.schemes import spelling
 from farthing.models.load import Model
 from farthing.quant.formats import WRITABLE_FORMATS, bits_per_weight, decode, encode, format_named
 from farthing.quant.gptq import encode_gptq
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CODED = [name for name in WRITABLE_FORMATS if format_named(name).scaled]
+OF_EACH_KIND = ["INT8_ROW", "INT4_G32", "INT4_G64_ASYM", "NF4_B64", "Q4_0", "Q5_1", "IQ4_NL"]
+"""What AWQ asks of a scheme is to round; GPTQ takes its steps apart."""
 
 
 def linears(model: Model) -> list[str]:
@@ -106,10 +108,15 @@ def test_a_stream_that_cannot_be_rotated_is_refused_with_the_reason(tmp_path: Pa
 # --- GPTQ
 
 
-@pytest.mark.parametrize("form", ["gguf", "safetensors"])
 @pytest.mark.parametrize(
-    ("family", "scheme"),
-    [("llama_bias", "INT4_G32"), ("llama3", "Q4_0"), ("gemma3", "NF4_B64"), ("qwen2", "INT8_ROW")],
+    ("family", "scheme", "form"),
+    [
+        ("llama_bias", "INT4_G32", "gguf"),
+        ("llama3", "Q4_0", "gguf"),
+        ("llama3", "Q4_0", "safetensors"),
+        ("gemma3", "NF4_B64", "safetensors"),
+        ("qwen2", "INT8_ROW", "safetensors"),
+    ],
 )
 def test_gptq_writes_what_it_makes_of_the_weights_and_the_texts_hessian(
     family: str, scheme: str, form: str, tmp_path: Path
@@ -147,8 +154,10 @@ def rounded(
     return decode(StoredTensor("w", scheme, weights.shape, data))
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq"])
-@pytest.mark.parametrize("scheme", CODED)
+@pytest.mark.parametrize(
+    ("scheme", "method"),
+    [*((scheme, "gptq") for scheme in CODED), *((scheme, "awq") for scheme in OF_EACH_KIND)],
+)
 def test_every_scheme_of_codes_can_be_calibrated_and_runs(
     scheme: str, method: str, tmp_path: Path
 ) -> None:
@@ -249,6 +258,13 @@ def wide_model(folder: Path) -> Path:
 
 # --- columns kept apart, and scales of inputs
 
+SOURCES = [
+    ("llama3", "gguf"),
+    ("llama3", "safetensors"),
+    ("llama_bias", "safetensors"),
+    ("gemma3", "gguf"),
+]
+
 
 @pytest.mark.parametrize("form", ["gguf", "safetensors"])
 def test_outlier_columns_lie_beside_the_codes_which_hold_zeros_there(
@@ -304,9 +320,8 @@ def test_every_coded_linears_input_gets_the_scale_of_its_largest_magnitude(
     assert report.container == "safetensors"
 
 
-@pytest.mark.parametrize("form", ["gguf", "safetensors"])
 @pytest.mark.parametrize("methods", [("llm.int8",), ("llm.int8", "gptq")])
-@pytest.mark.parametrize("family", ["llama3", "llama_bias", "gemma3"])
+@pytest.mark.parametrize(("family", "form"), SOURCES)
 def test_columns_beside_weights_are_computed_with_as_the_oracle_does(
     family: str, methods: tuple[str, ...], form: str, tmp_path: Path
 ) -> None:
@@ -317,11 +332,10 @@ def test_columns_beside_weights_are_computed_with_as_the_oracle_does(
     assert relative_error(oracle, logits(source, **EXACT)) < 0.15
 
 
-@pytest.mark.parametrize("form", ["gguf", "safetensors"])
 @pytest.mark.parametrize(
     "methods", [("static-inputs",), ("llm.int8", "static-inputs"), ("smoothquant", "static-inputs")]
 )
-@pytest.mark.parametrize("family", ["llama3", "llama_bias", "gemma3"])
+@pytest.mark.parametrize(("family", "form"), SOURCES)
 def test_scales_of_inputs_are_computed_with_as_the_oracle_does(
     family: str,
     methods: tuple[str, ...],

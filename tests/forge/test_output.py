@@ -8,20 +8,19 @@ import shutil
 import stat
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import tiny
 from farthing.core import FarthingError
+from farthing.files import catalog
+from farthing.files.catalog import CATALOG, FLOAT_MODEL
 from farthing.files.checkpoint import open_checkpoint
 from farthing.forge import output
 from farthing.forge.output import written_whole
 from farthing.forge.quantize import quantize
 from farthing.forge.wish import Wish
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(out: Path, scheme: str, form: str = "gguf", force: bool = False) -> None:
@@ -31,6 +30,39 @@ def write(out: Path, scheme: str, form: str = "gguf", force: bool = False) -> No
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", [FLOAT_MODEL, *CATALOG])
+@pytest.mark.parametrize("where", ["", "./", "below/", "absolute"])
+def test_a_model_never_hides_one_of_the_catalog(
+    name: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "below").mkdir()
+    out = tmp_path / name if where == "absolute" else Path(f"{where}{name}")
+    with pytest.raises(FarthingError, match=f"{name} is the name of a model, .* another name"):
+        write(out, "INT8_ROW")
+    with pytest.raises(FarthingError, match="is the name of a model"):
+        write(out, "INT8_ROW", force=True)
+    assert names(tmp_path) == {"below"}
+    assert not names(tmp_path / "below")
+
+
+def test_a_model_never_hides_one_of_the_hub_that_was_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        catalog.cache, "find", lambda name: (None, tmp_path) if "small" in name else None
+    )
+    (tmp_path / "owner").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FarthingError, match="owner/small is the name of a model"):
+        write(Path("owner/small"), "INT8_ROW")
+    write(Path("owner/other"), "INT8_ROW")
+    # From here it is the path of a folder, and no id.
+    monkeypatch.chdir(tmp_path / "owner")
+    write(Path("small"), "INT8_ROW")
+    assert names(tmp_path / "owner") == {"other", "small"}
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("m.gguf", "Q8_0"), ("m", "INT8_ROW")])

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 import tiny
 from farthing.core import FarthingError, UnsupportedModelError
+from farthing.files.formats import spelling
 from farthing.forge.patterns import Rule, choose, matrices, parse_rule
-from farthing.forge.schemes import format_of, spelling
+from farthing.forge.schemes import format_of
 from farthing.models.program import Program
 from farthing.quant.formats import WRITABLE_FORMATS
 from native_steps import model_at
@@ -128,7 +129,8 @@ TINY = program("qwen2")
 def test_every_format_is_spelled_and_read_back() -> None:
     for name in WRITABLE_FORMATS:
         assert format_of(spelling(name)) == name
-        assert format_of(spelling(name).upper()) == name
+        for typed in (name, name.lower(), name.lower().replace("_", "-")):
+            assert format_of(typed) == name
     assert spelling("INT4_G128_ASYM") == "int4-g128-asym"
     assert spelling("Q4_K") == "q4_k"
     assert format_of("int8") == "INT8_ROW"

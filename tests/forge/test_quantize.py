@@ -18,12 +18,12 @@ from farthing import Engine, SamplingParams
 from farthing.backends.torch import TorchBackend
 from farthing.core import ActivationMode, FarthingError, KVDtype, UnsupportedModelError
 from farthing.files.checkpoint import open_checkpoint
+from farthing.files.formats import FALLBACKS
 from farthing.files.gguf import GGUFFile
 from farthing.files.safetensors import SafetensorsFolder
 from farthing.forge.container import FILE_TYPES
 from farthing.forge.patterns import parse_rule
 from farthing.forge.quantize import quantize
-from farthing.forge.schemes import FALLBACKS
 from farthing.forge.wish import Wish
 from farthing.quant.formats import WRITABLE_FORMATS, bits_per_weight, decode, encode
 from native_steps import logits_of, model_at, native, relative_error

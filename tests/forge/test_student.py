@@ -11,6 +11,10 @@ import pytest
 import tiny
 from farthing.core import FarthingError, RequestError
 from farthing.files.checkpoint import open_checkpoint
+from farthing.files.gguf import GGUFFile
+from farthing.files.gguf_writer import lay_gguf, text_field
+from farthing.files.writing import TensorPlan, write_laid
+from farthing.forge.container import metadata_fields
 from farthing.forge.quantize import quantize
 from farthing.forge.receipt import ReceiptWish
 from farthing.forge.student import (
@@ -35,9 +39,8 @@ if TYPE_CHECKING:
 def made(source: Path, folder: Path, shape: StudentShape, scheme: str = "F32") -> Model:
     with open_checkpoint(source) as checkpoint:
         teacher = load_model(checkpoint)
-        write_student(
-            folder, checkpoint, teacher, shape, weights_of_teacher(teacher, shape), scheme
-        )
+        weights = weights_of_teacher(teacher, shape)
+        write_student(folder, checkpoint, teacher, shape, weights, "a part of it", scheme)
     return model_at(folder)
 
 
@@ -131,6 +134,29 @@ def test_a_folder_that_lists_the_kinds_of_its_layers_lists_those_that_are_left(
     config = json.loads((tmp_path / "s" / "config.json").read_text())
     assert config["layer_types"] == ["sliding_attention", "full_attention"]
     assert config["num_hidden_layers"] == 2
+
+
+def test_a_part_of_a_model_has_another_name_and_no_size_of_the_whole(tmp_path: Path) -> None:
+    source = tmp_path / "teacher.gguf"
+    with open_checkpoint(tiny.shared("llama")) as checkpoint:
+        assert isinstance(checkpoint, GGUFFile)
+        fields = metadata_fields(checkpoint)
+        fields["general.size_label"] = text_field("general.size_label", "135M")
+        tensors = checkpoint.tensors.values()
+        plans = {TensorPlan(t.name, t.format, t.shape, t.data.nbytes): t.data for t in tensors}
+        write_laid(source, lay_gguf(fields, [*plans]), lambda plan: [plans[plan]])
+    assert model_at(source).name == "tiny llama"
+    student = made(source, tmp_path / "s", StudentShape((0,)))
+    assert student.name == "a part of it"
+    with open_checkpoint(tmp_path / "s") as checkpoint:
+        assert isinstance(checkpoint, GGUFFile)
+        assert "general.size_label" not in checkpoint.metadata
+    # One in safetensors is called what its folder is, and does not name what it was saved as.
+    folder = tiny.build("llama", tmp_path / "whole", "safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": "owner/whole"}))
+    assert made(folder, tmp_path / "part", StudentShape((0,))).name == "part"
+    assert "whole" not in (tmp_path / "part" / "config.json").read_text()
 
 
 def test_layers_are_spread_from_the_first_to_the_last() -> None:

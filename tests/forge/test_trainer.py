@@ -13,15 +13,13 @@ import tiny
 from farthing.core import FarthingError
 from farthing.forge import trainer as training
 from farthing.forge.batches import cut, packed, reading_order, score_of_token
-from farthing.forge.lessons import lesson_of
+from farthing.forge.lessons import Lesson, lesson_of
 from farthing.forge.recorder import distributions
 from farthing.forge.trainer import Taught, Trainer, learning_rate, repeatable
 from native_steps import logits_of, model_at, native
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from farthing.forge.lessons import Lesson
 
 STEPS = 10
 
@@ -149,6 +147,34 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[-1] == pytest.approx(training.SMALLEST_RATE, rel=1e-2)
     assert learning_rate(0, 1) == training.LARGEST_RATE
+
+
+@pytest.mark.parametrize("readings", [1, 2, 5])
+def test_the_steps_of_so_many_readings_read_every_text_so_often(
+    lessons: list[Lesson], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readings: int
+) -> None:
+    """Of texts so unlike that each order of them makes another number of batches."""
+    uneven = [cut_off(each, 1 + at * at % 49) for at, each in enumerate(lessons)]
+    monkeypatch.setattr(training, "batch_tokens", lambda scores: 64)
+    found = trainer(uneven)
+    counts = [len([*found._reading(reading)]) for reading in range(8)]
+    assert len(set(counts)) > 1
+    assert found.steps_of(readings) == sum(counts[:readings])
+    with repeatable(1):
+        again = trainer(uneven, steps=found.steps_of(readings))
+        again.train(tmp_path / "c", lambda point, speed: None, lambda: False)
+    written = sum(len(each.token_ids) - each.written for each in uneven[2:])
+    assert again.tokens == readings * written
+
+
+def cut_off(lesson: Lesson, written: int) -> Lesson:
+    return Lesson(
+        lesson.token_ids[: lesson.written + written],
+        lesson.written,
+        lesson.top_ids[:written],
+        lesson.top_logprobs[:written],
+        lesson.log_totals[:written],
+    )
 
 
 # --- batches

@@ -6,11 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from farthing.engine.simulate import Batching, Clock, Job, simulate
+from farthing.engine.simulate import (
+    Batching,
+    Clock,
+    Job,
+    Outcome,
+    Served,
+    simulate,
+    skewed_lengths,
+)
 from farthing.lab.batching_gains import (
+    SLOWER,
     Arrivals,
     Gain,
     GainSpread,
+    Moves,
     Spread,
     draw_gains,
     full_step_seconds,
@@ -117,3 +127,45 @@ def test_arrivals_say_what_they_are_and_when() -> None:
     assert str(Arrivals(6, poisson=True)) == "Poisson, one every 6 steps"
     assert Arrivals(6).times(3, 0.5, seed=0) == (0, 3, 6)
     assert Arrivals(6, poisson=True).times(3, 0.5, seed=0) != (0, 3, 6)
+
+
+def outcome(*latencies: float) -> Outcome:
+    served = [
+        Served(Job(1, 1, 0.0), 0.0, first_token=each, last_token=each, returned=each)
+        for each in latencies
+    ]
+    return Outcome(tuple(served), 1)
+
+
+def test_a_latency_moves_as_far_as_the_machine_or_further_where_requests_do_not_wait_for_it() -> (
+    None
+):
+    usual = {Batching.STATIC: outcome(4.0), Batching.CONTINUOUS: outcome(2.0)}
+    slower = {Batching.STATIC: outcome(4.0 * 1.1), Batching.CONTINUOUS: outcome(2.0 * 1.1**3)}
+    moves = Moves.of(usual, slower)
+    clock = Clock.ARRIVAL_TO_RETURN
+    assert moves.latency[Batching.STATIC][clock] == pytest.approx(1)
+    assert moves.latency[Batching.CONTINUOUS][clock] == pytest.approx(3)
+    # From 2 times less to 2 / 1.1**2, and what two measurements part by themselves.
+    assert moves.gain[clock] == pytest.approx(1 + 2)
+    still = Moves.of(usual, usual)
+    assert still.latency[Batching.STATIC][clock] == 1.0
+    assert still.gain[clock] == 1.0
+
+
+def test_a_load_that_comes_at_once_moves_with_the_machine_and_a_staggered_one_further() -> None:
+    lengths = skewed_lengths(0)
+    found = {}
+    for steps in (0, 6):
+        times = Arrivals(steps).times(len(lengths), 1.0, 0)
+        jobs = [Job(8, length, time) for length, time in zip(lengths, times, strict=True)]
+        usual, slower = (
+            {each: simulate(jobs, lambda _, s=s: s, slots=8, batching=each) for each in Batching}
+            for s in (1.0, SLOWER)
+        )
+        found[steps] = Moves.of(usual, slower)
+    clock = Clock.ARRIVAL_TO_FIRST_TOKEN
+    assert found[0].latency[Batching.CONTINUOUS][clock] == pytest.approx(1)
+    assert found[0].gain[clock] == pytest.approx(1)
+    assert found[6].latency[Batching.CONTINUOUS][clock] > 2
+    assert found[6].gain[clock] > 2

@@ -111,7 +111,9 @@ def test_a_student_of_other_weights_is_behind_its_teacher(tmp_path: Path) -> Non
 
 
 def test_a_student_with_another_tokenizer_is_refused(smollm2_path: Path) -> None:
-    with pytest.raises(RequestError, match="another tokenizer than its target: token"):
+    with pytest.raises(
+        RequestError, match="the student has another tokenizer than its teacher: token"
+    ):
         measured(student=str(smollm2_path))
 
 

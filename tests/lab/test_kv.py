@@ -119,6 +119,14 @@ def test_waste_is_counted_in_bytes_against_what_texts_use() -> None:
     assert table.rows[-1][3] == pytest.approx((64 * 4096 - used) * 100 / 2**20)
 
 
+@pytest.mark.parametrize("context", [512, 2048])
+def test_no_row_of_what_is_reserved_claims_a_context_that_the_model_has_not(context: int) -> None:
+    table = waste(context_length=context, bytes_of_token=100, seed=0)
+    reserved = {str(row[0]): row[1] for row in table.rows}
+    assert reserved["the model's context"] == 64 * context
+    assert "2,048 tokens" not in reserved
+
+
 def test_all_its_tables_are_measured_in_the_subjects_cache_type() -> None:
     subject = subject_at(tiny.shared("llama", "gguf", "F16"), kv_dtype=KVDtype.INT8)
     keys = [table.key for table in measure(subject)]

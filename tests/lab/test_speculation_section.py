@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +16,36 @@ from hypothesis import strategies as st
 from farthing.cli import main
 from farthing.cli.lab_prompts import MOST_PROMPTS, read_prompts
 from farthing.core import RequestError, SamplingParams
+from farthing.engine.draft_copy import stored_again
+from farthing.engine.prompts import encode
 from farthing.engine.verification import DraftCounts
+from farthing.lab.samples import Samples
 from farthing.lab.sections import measure_section
-from farthing.lab.speculation import formula_table, measure, references_table
+from farthing.lab.speculation import (
+    TOKENS,
+    formula_table,
+    gains_table,
+    measure,
+    references_table,
+)
 from farthing.lab.speculation_copies import softmax
 from farthing.lab.speculation_formula import speed_up
-from farthing.lab.speculation_gains import Seen, predicted_gain
+from farthing.lab.speculation_gains import Outcome, Seen, predicted_gain
 from farthing.lab.speculation_passes import (
     acceptance_by_place,
     counted_tokens,
     looked_up_runs,
     right_runs,
 )
+from farthing.lab.speculation_prompts import own_tasks
+from farthing.lab.speculation_turns import Decoded, Turns, at, step_seconds
 from farthing.lab.table import Skipped, Table
 from lab_subject import subject_at
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from farthing.core import StepPlan
 
 
 def test_the_quoted_figures_are_in_the_table_exactly() -> None:
@@ -134,6 +149,85 @@ def test_probabilities_at_a_temperature_are_those_of_the_softmax() -> None:
     assert np.abs(softmax(logits, 0.7) - exact).max() < 1e-6
 
 
+# --- passes that are counted, and what they should take
+
+
+def test_a_text_takes_what_its_passes_take_and_the_host_before_each() -> None:
+    counts = DraftCounts()
+    decoded = Decoded(
+        (1, 2, 3), 0.0, Counter({1: 10, 3: 2, 5: 4}), 0.0, Counter({1: 7}), 0.0, 1e-3, 5e-3,
+        counts, counts,
+    )  # fmt: skip
+    steps, guesses = {1: 0.01, 3: 0.013, 5: 0.02}, {1: 0.002}
+    in_steps = 10 * 0.01 + 2 * 0.013 + 4 * 0.02 + 7 * 0.002
+    assert decoded.foretold(steps, guesses) == pytest.approx(in_steps + 10 * 1e-3 + 6 * 5e-3)
+
+
+def test_a_size_that_was_not_timed_lies_between_those_that_were() -> None:
+    steps = {1: 1.0, 3: 2.0, 5: 4.0}
+    assert [at(steps, size) for size in (1, 2, 4, 5, 6)] == [1.0, 1.5, 3.0, 4.0, 5.0]
+    assert at({1: 1.0}, 4) == 1.0
+
+
+class Paced:
+    """A backend that takes so long for a step of each number of tokens, and gives nothing."""
+
+    context_length = 64
+
+    def __init__(self, seconds: dict[int, float]) -> None:
+        self.seconds = seconds
+
+    def run(self, plan: StepPlan) -> None:
+        time.sleep(self.seconds[len(plan.token_ids)])
+
+
+def test_steps_apart_are_timed_by_their_tokens() -> None:
+    backend = Paced({1: 0.002, 3: 0.006})
+    found = step_seconds(backend, (1, 3), 10, SamplingParams())  # type: ignore[arg-type]
+    assert found[1] >= 0.002
+    assert found[3] >= 0.006
+
+
+@pytest.mark.parametrize("draft", [None, "a copy"])
+def test_every_token_is_of_a_pass_that_is_counted(draft: str | None) -> None:
+    subject = subject_at("float")
+    copy = None if draft is None else stored_again(subject.model, "INT8_ROW")
+    [task, *_] = own_tasks(None, 40)
+    with Turns(subject, None, 400, copy) as turns:
+        plain, always = turns.plain.decode(task), turns.always.decode(task)
+        again = turns.always.decode(task)
+    assert plain.tokens == always.tokens
+    assert plain.passes == {1: 39}  # the first token is the prompt's
+    assert not plain.guesses
+    assert always.passes == again.passes
+    assert always.guesses == again.guesses
+    assert bool(always.guesses) is (draft is not None)
+    # Each pass gives a token, and each guess that is right one more.
+    right = always.after.accepted - always.before.accepted
+    assert always.passes.total() + right == 39
+    proposed = always.after.proposed - always.before.proposed
+    assert sum(size * count for size, count in always.passes.items()) == (
+        always.passes.total() + proposed
+    )
+    for each in (plain, always):
+        host = each.passes[1] * each.plain_host
+        host += (each.passes.total() - each.passes[1]) * each.guess_host
+        accounted = each.in_passes + each.in_guesses + host
+        assert 0 < each.in_passes < accounted
+        assert accounted <= each.seconds + 0.5  # what the thread stands still for is no pass's
+
+
+def test_no_guess_is_left_out_because_the_cache_is_as_small_as_the_text() -> None:
+    subject = subject_at("float")
+    [task, *_] = own_tasks(None, 64)
+    found = []
+    for room in (len(encode(task.prompt, subject.tokenizer, None, 512)) + 64, 512):
+        with Turns(subject, None, room) as turns:
+            found.append(turns.always.decode(task))
+    assert found[0].tokens == found[1].tokens
+    assert found[0].passes == found[1].passes
+
+
 # --- a person's prompts
 
 
@@ -169,6 +263,28 @@ def test_a_file_that_holds_no_prompts_is_refused(
     path.write_bytes(content)
     with pytest.raises(RequestError, match=message):
         read_prompts(path)
+
+
+def gained(predicted: tuple[float, ...], measured: tuple[float, ...]) -> Outcome:
+    one = Samples((1.0,) * 3)
+    ratio = [Samples(each, paired=True) for each in (predicted, measured)]
+    return Outcome("w", "t", one, 9, seen(1.0, (0.5,)), *[one] * 6, *ratio, one)
+
+
+@pytest.mark.parametrize(
+    ("measured", "met"),
+    [
+        ((1.45, 1.55, 1.4), True),
+        ((1.2, 1.25, 1.55), None),  # the median is beyond, not every round
+        ((1.2, 1.25, 1.3), False),
+    ],
+)
+def test_a_prediction_that_is_off_in_every_round_is_contradicted(
+    measured: tuple[float, ...], met: bool | None
+) -> None:
+    table = gains_table([gained((1.5, 1.5, 1.5), measured)])
+    assert table.expectation is not None
+    assert table.expectation.met is met
 
 
 # --- all of it
@@ -214,7 +330,14 @@ def test_every_way_to_guess_is_predicted_and_measured_on_every_text(
     ways = dict.fromkeys(column(gains, "guessed by"))
     assert list(ways) == ["looked up", "a copy in INT8_ROW", "a copy in NF4_B64"]
     assert len(gains.rows) == 3 * 4
-    assert all(each > 0 for each in column(gains, "predicted gain"))
+    assert all(each.low > 0 for each in column(gains, "predicted gain"))
+    assert all(each.low > 0 for each in column(gains, "gain by the formula"))
+    steps = column(gains, "its steps")
+    assert all(0 < each <= TOKENS - 1 for each in steps)
+    # A guess is looked up, or is a copy's, which takes its own time.
+    assert [each.high > 0 for each in column(gains, "time of a guess over it")] == [False] * 4 + [
+        True
+    ] * 8
     assert all(each.median > 0 for each in column(gains, "measured gain"))
 
 
@@ -230,7 +353,7 @@ def test_ones_own_prompts_and_draft_are_measured(
     [gains] = [table for table in told["tables"] if table["key"] == "gains"]
     assert [row[1] for row in gains["rows"][:2]] == ["prompt 1", "prompt 2"]
     assert gains["rows"][2][0] == "float"
-    right = [row[4] for row in gains["rows"][2:4]]
+    right = [row[5] for row in gains["rows"][2:4]]
     assert right == [1.0, 1.0]  # it is the model itself
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from farthing.lab.samples import Interval, Samples, interleaved
-from farthing.lab.table import Column, Expectation, Plot, Section, Table
+from farthing.lab.table import Cell, Column, Expectation, Plot, Section, Table
 
 COLUMNS = (Column("size", "tokens"), Column("time", "ms", ",.1f"))
 
@@ -25,6 +25,25 @@ def test_a_measured_cell_shows_its_median_and_in_brackets_its_extremes() -> None
     assert shown(1234.56) == "1,234.6"
     assert shown("said") == "said"
     assert shown(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        (1.97e-7, "2e-7"),
+        (-0.004, "-4e-3"),
+        (0.0, "0.00"),
+        (0.006, "0.01"),
+        (0.5, "0.50"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (Interval(0.001, -0.004, 0.02), "1e-3 (-4e-3 to 0.02)"),
+        (Samples((0.001, 0.001)), "1e-3 (1e-3 to 1e-3)"),
+        (Samples((0.001,)), "1e-3"),
+    ],
+)
+def test_what_is_not_nothing_is_not_shown_as_nothing(cell: Cell, shown: str) -> None:
+    assert Column("share", spec=".2f").shown(cell) == shown
 
 
 def test_a_heading_has_the_unit() -> None:
@@ -46,12 +65,15 @@ def test_samples_know_their_middle_their_spread_and_ratios_within_a_round() -> N
 def test_tasks_take_turns_so_that_a_slow_minute_slows_them_all() -> None:
     log: list[str] = []
     told: list[str] = []
+    looked: list[int] = []
 
     def task(name: str) -> float:
         log.append(name)
         return float(len(log))
 
-    found = interleaved({n: lambda n=n: task(n) for n in "ab"}, 2, told.append)  # type: ignore[misc]
+    tasks = {n: lambda n=n: task(n) for n in "ab"}  # type: ignore[misc]
+    found = interleaved(tasks, 2, told.append, lambda: looked.append(len(log)))
+    assert looked == [0, 1, 2, 3]
     assert log == ["a", "b", "a", "b"]
     assert found == {"a": Samples((1.0, 3.0)), "b": Samples((2.0, 4.0))}
     assert told[-1] == "b, round 2 of 2"
@@ -64,7 +86,11 @@ def test_json_has_every_value_that_was_measured_and_how_often() -> None:
         {"name": "time", "unit": "ms", "spec": ",.1f"},
     ]
     assert found["rows"] == [
-        [16, {"median": 2.0, "low": 1.0, "high": 3.0, "n": 2, "values": [3.0, 1.0]}],
+        [
+            16,
+            {"median": 2.0, "low": 1.0, "high": 3.0, "n": 2, "values": [3.0, 1.0]}
+            | {"level": None, "paired": False, "least": 0.0, "moved": 0.0},
+        ],
         [32, {"middle": 2.0, "low": 1.0, "high": 3.0}],
         [64, None],
     ]

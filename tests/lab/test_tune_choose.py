@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 from farthing.engine.cost import StepShape
 from farthing.engine.simulate import Clock, Job, simulate
+from farthing.lab import tune_choose
 from farthing.lab.tune_choose import (
     Candidate,
     Forecast,
     Setting,
+    Usual,
     choose,
     forecast_of,
     quantile,
@@ -24,8 +27,28 @@ from farthing.lab.tune_choose import (
 )
 from farthing.lab.tune_points import CHUNKS, Load
 from farthing.plan.objective import Objective
+from farthing.plan.profile import ServerWork
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FEW = settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_simulations() -> Iterator[None]:
+    """What is chosen of what was simulated does not depend on how long that was."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tune_choose, "_LEAST_JOBS", 12)
+        patch.setattr(tune_choose, "_MOST_STARTS", 1)
+        yield
+
+
+@pytest.fixture
+def whole_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a person has them."""
+    monkeypatch.setattr(tune_choose, "_LEAST_JOBS", 40)
+    monkeypatch.setattr(tune_choose, "_MOST_STARTS", 3)
 
 
 @dataclass(frozen=True)
@@ -115,9 +138,9 @@ def test_what_is_reachable_is_reached(cost: Linear, users: int, tpot: float) -> 
     assert alone.best is not None
 
 
-def test_a_choice_holds_in_a_longer_run_of_its_own() -> None:
+def test_a_choice_holds_in_a_longer_run_of_its_own(whole_simulations: None) -> None:
     cost, load = Linear(), Load(6, ((100, 10), (20, 20)))
-    objective = Objective(0.6, 0.05)
+    objective = Objective(0.7, 0.06)
     choice = choose([Candidate("one", cost, 6)], load, objective, margin=0.1)
     assert choice.best is not None
     ttft, tpot = measured(cost, load, choice.best.setting)
@@ -187,6 +210,89 @@ def test_the_first_engine_is_kept_where_another_is_faster_by_less_than_is_sure()
     assert best.kept(strict)
 
 
+USUAL = Usual("one", 64, 0.1, 64, 32768)
+
+
+@FEW
+@given(costs, loads, limits, limits, st.floats(0, 0.3), st.floats(0.01, 0.3))
+def test_the_defaults_are_left_only_for_what_is_faster_by_more_than_is_unsure(
+    cost: Linear, load: Load, ttft: float, tpot: float, unsure: float, step_seconds: float
+) -> None:
+    objective = Objective(ttft, tpot / 10)
+    candidates = [Candidate("one", cost, 8), Candidate("other", replace(cost, token=1e-4), 8)]
+    usual = replace(USUAL, step_seconds=step_seconds)
+    choice = choose(candidates, load, objective, unsure=unsure, usual=usual)
+    [defaults] = [each for each in choice.tried if each.setting.usual]
+    assert (defaults.setting.slots, defaults.setting.step_seconds) == (64, step_seconds)
+    if not defaults.kept(objective):
+        return
+    assert choice.best is not None
+    # It beats them or is them.
+    if choice.best is not defaults:
+        assert choice.best.throughput * (1 - max(0.02, unsure)) > defaults.throughput
+
+
+def test_defaults_that_do_not_keep_the_objective_or_find_no_memory_are_left() -> None:
+    cost, load = Linear(), Load(8, ((400, 20),))
+    candidate = Candidate("one", cost, 8)
+    patient = choose([candidate], load, Objective(None, None), unsure=0.5, usual=USUAL).best
+    assert patient is not None
+    assert patient.setting.usual
+    slow = replace(USUAL, step_seconds=0.4)
+    strict = Objective(None, 0.06)
+    best = choose([candidate], load, strict, unsure=0.9, usual=slow).best
+    assert best is not None
+    assert not best.setting.usual
+    assert best.kept(strict)
+    for other in (replace(USUAL, texts=0), replace(USUAL, candidate="absent")):
+        best = choose([candidate], load, Objective(None, None), unsure=0.5, usual=other).best
+        assert best is not None
+        assert not best.setting.usual
+
+
+def test_the_defaults_run_as_many_texts_as_their_cache_holds() -> None:
+    load, free = Load(6, ((10, 20),)), Objective(None, None)
+
+    def throughput(usual: Usual) -> float:
+        tried = choose([Candidate("one", Linear(), 6)], load, free, usual=usual).tried
+        [defaults] = [each for each in tried if each.setting.usual]
+        return defaults.throughput
+
+    assert throughput(replace(USUAL, texts=2)) == throughput(replace(USUAL, slots=2))
+    assert throughput(replace(USUAL, texts=2)) < throughput(USUAL)
+
+
+def test_the_servers_work_lengthens_the_steps_unless_it_has_a_core_of_its_own() -> None:
+    load = Load(4, ((50, 20),))
+    alone = Candidate("one", Linear(), 4)
+    sharing = replace(alone, server=ServerWork(0.001, 0.00002, 0.001))
+    apart = replace(sharing, core_of_its_own=True)
+    found = [forecast_of(each, load, 4, 128) for each in (alone, apart, sharing)]
+    assert found[0].throughput > found[1].throughput > found[2].throughput
+    assert found[0].ttft < found[2].ttft
+    # A step of four writes four tokens more slowly by 4 ms, and takes 14.
+    assert found[2].tpot == pytest.approx(found[0].tpot + 0.004, rel=0.1)
+
+
+def test_steps_that_vary_make_the_slowest_slower_and_the_same_by_the_same_seed() -> None:
+    load = Load(4, ((50, 20),))
+    steady = Candidate("one", Linear(), 4)
+    shaky = replace(steady, spread=(0.5, 1.5, 1.0, 1.0))
+    assert forecast_of(shaky, load, 4, 128).tpot > forecast_of(steady, load, 4, 128).tpot
+    assert forecast_of(shaky, load, 4, 128) == forecast_of(shaky, load, 4, 128)
+    twice = replace(steady, spread=(2.0,))
+    assert forecast_of(twice, load, 4, 128).throughput == pytest.approx(
+        forecast_of(steady, load, 4, 128).throughput / 2, rel=0.05
+    )
+
+
+def test_users_whose_requests_meet_wait_for_one_another(whole_simulations: None) -> None:
+    """Such a request's first token takes what several prompts take, and one in 99 knows it."""
+    load = Load(6, ((200, 20),))
+    forecast = forecast_of(Candidate("one", Linear(step=0.001), 6), load, 6, 512)
+    assert forecast.ttft > 1.8 * (0.001 + 0.001 * 200)
+
+
 def test_an_engine_that_is_slower_everywhere_is_not_simulated() -> None:
     shapes = [StepShape(1, 1, 10, 10), StepShape(64, 1, 3000, 64)]
     slow, fast = Candidate("slow", Linear(step=0.05), 4), Candidate("fast", Linear(), 4)
@@ -196,6 +302,8 @@ def test_an_engine_that_is_slower_everywhere_is_not_simulated() -> None:
     assert undominated([slow, fast, mixed, roomy], shapes) == [fast, mixed, roomy]
     alike = replace(fast, name="alike", cost=Linear(step=0.0099))
     assert undominated([fast, alike], shapes) == [fast, alike]
+    assert undominated([mixed, slow, fast], shapes, unsure=0.9) == [mixed, slow, fast]
+    assert undominated([slow, fast], shapes, kept="slow") == [slow, fast]
 
 
 def test_a_step_may_take_what_a_chunk_takes_beside_those_that_write() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import replace
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -137,6 +138,68 @@ def test_where_every_doubling_pays_there_is_no_knee_and_the_last_batch_says_why(
     curve = curve_of([point(1, 1.0), point(2, 1.01), point(4, 1.02, arithmetic=0.5)], 100)
     assert (curve.knee, curve.cause) == (None, "arithmetic")
     assert curve_of([point(1, 1.0, memory=0.9)], 100).cause == "memory"
+
+
+def unsure(batch: int, low: float, seconds: float, high: float) -> BatchPoint:
+    return replace(point(batch, seconds), low=low, high=high)
+
+
+def test_where_the_intervals_leave_the_knee_open_neither_it_nor_a_cause_is_told() -> None:
+    sure = [unsure(1, 0.99, 1.0, 1.01), unsure(2, 1.09, 1.1, 1.11), unsure(4, 2.19, 2.2, 2.21)]
+    assert curve_of(sure, 100).knee == 2
+    wide = [sure[0], unsure(2, 1.09, 1.1, 1.7), unsure(4, 2.8, 3.0, 3.1)]
+    curve = curve_of(wide, 100)
+    assert (curve.knee, curve.cause, curve.contradictions) == (None, None, ())
+    assert curve.knee_within == (1, 2)
+    end = curve_of([sure[0], sure[1], unsure(4, 1.2, 2.0, 2.2)], 100)
+    assert (end.knee, end.cause, end.knee_within) == (None, None, (2, None))
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        ([point(1, 1.0), point(2, 1.1, memory=1.71), point(4, 2.2)], "a batch of 2 171%"),
+        ([point(1, 1.0, arithmetic=1.2), point(2, 1.1)], "a batch of 1 120%"),
+        ([point(1, 1.0), point(2, 1.1), point(4, 0.9)], "a batch of 4 took 900.00 ms"),
+    ],
+)
+def test_figures_that_cannot_be_are_told_and_no_knee_is_drawn_from_them(
+    points: list[BatchPoint], words: str
+) -> None:
+    curve = curve_of(points, 100)
+    assert (curve.knee, curve.cause) == (None, None)
+    [told] = curve.contradictions
+    assert words in told
+
+
+def test_times_that_are_the_same_as_far_as_they_are_known_do_not_contradict() -> None:
+    assert curve_of([point(1, 1.0), point(2, 0.98), point(4, 1.0)], 100).contradictions == ()
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 10), st.floats(0, 0.5), st.floats(0, 0.5)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_a_knee_is_told_only_where_every_curve_through_the_intervals_has_it(
+    found: list[tuple[float, float, float]],
+) -> None:
+    points = [
+        unsure(1 << power, seconds * (1 - below), seconds, seconds * (1 + above))
+        for power, (seconds, below, above) in enumerate(found)
+    ]
+    curve = curve_of(points, 100)
+    if curve.cause is None:
+        assert curve.contradictions or curve.knee_within[0] != curve.knee_within[1]
+        return
+    for way in product((0, 1), repeat=len(points)):
+        other = [
+            point(each.batch, each.high if high else each.low)
+            for each, high in zip(points, way, strict=True)
+        ]
+        assert curve.knee in curve_of(other, 100).knee_within
 
 
 def test_a_curve_is_of_the_steps_at_the_usual_context_with_python_in_them() -> None:

@@ -210,9 +210,30 @@ def test_a_journal_of_something_else_or_of_long_ago_is_begun_anew(
     journal.close()
     assert Journal(tmp_path, {"what": "other"}, clock).figures == 0
     kept = Journal(tmp_path, {"what": "test"}, clock)
+    kept.close()
     assert kept.samples == {"one": Samples({SMALL: [0.5]}, [1e10], {m: [1e11] for m in RATES})}
     clock.now += MOST_AGE + 1
     assert Journal(tmp_path, {"what": "test"}, clock).figures == 0
+
+
+def test_two_at_once_do_not_share_a_journal(clock: Clock, journal: Journal, tmp_path: Path) -> None:
+    journal.add_step("one", SMALL, 0.5)
+    with pytest.raises(FarthingError, match="another farthing tune is measuring the same"):
+        Journal(tmp_path, {"what": "test"}, clock)
+    Journal(tmp_path, {"what": "other"}, clock).close()
+    journal.add_step("one", LARGE, 0.7)
+    journal.close()
+    assert Journal(tmp_path, {"what": "test"}, clock).figures == 2
+
+
+def test_a_journal_that_is_no_file_of_ones_own_is_refused(
+    clock: Clock, journal: Journal, tmp_path: Path
+) -> None:
+    journal.remove()
+    journal.path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FarthingError, match="cannot be written"):
+        Journal(tmp_path, {"what": "test"}, clock)
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @given(st.binary(max_size=200), st.booleans())
@@ -240,7 +261,7 @@ def test_whatever_a_journal_holds_what_is_sound_before_it_is_read_and_no_more(
 
 def test_a_folder_that_cannot_be_written_to_is_an_error_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FarthingError, match="cannot be written"):
+    with pytest.raises(FarthingError, match="there is no folder .*tuning for .*: make it"):
         Journal(tmp_path / "file" / "tuning", {})
 
 

@@ -42,7 +42,7 @@ def trimmed(folder: Path, family: str, form: str = "gguf") -> tuple[Model, Model
     with open_checkpoint(tiny.shared(family, form)) as checkpoint:
         whole = load_model(checkpoint)
         shape = StudentShape(tuple(range(whole.config.layers)), TOKENS)
-        write_student(folder, checkpoint, whole, shape, weights_of_teacher(whole, shape))
+        write_student(folder, checkpoint, whole, shape, weights_of_teacher(whole, shape), "trimmed")
     return model_at(tiny.shared(family, form)), model_at(folder)
 
 

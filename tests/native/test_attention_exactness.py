@@ -18,6 +18,7 @@ from attention_oracle import (
     normal,
     same_bits,
 )
+from covering import covering
 
 tiers = pytest.mark.parametrize("tier", TIERS)
 cache_types = pytest.mark.parametrize("cache_type", CACHE_TYPES)
@@ -25,7 +26,7 @@ cache_types = pytest.mark.parametrize("cache_type", CACHE_TYPES)
 
 @tiers
 @cache_types
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     head_dim=st.sampled_from([16, 24, 64, 80, 96, 128, 256]),
     group=st.integers(1, 9),
@@ -76,9 +77,10 @@ def test_garbage_in_unused_slots_changes_no_bit(tier, cache_type, garbage):
 
 @tiers
 @cache_types
-@pytest.mark.parametrize("head_dim", [24, 64, 80, 96, 128, 256])
-@pytest.mark.parametrize("group", [1, 3, 4])
-@pytest.mark.parametrize("first_position", [5, 252, 253, 306])
+@pytest.mark.parametrize(
+    ("head_dim", "first_position", "group"),
+    covering([24, 64, 80, 96, 128, 256], [5, 252, 253, 306], [1, 3, 4]),
+)
 def test_rows_of_a_tile_do_not_see_what_is_no_number_in_later_ones(
     tier, cache_type, head_dim, group, first_position
 ):
@@ -98,9 +100,10 @@ def test_rows_of_a_tile_do_not_see_what_is_no_number_in_later_ones(
 
 @tiers
 @cache_types
-@pytest.mark.parametrize("head_dim", [24, 64, 128])
-@pytest.mark.parametrize("window", [1, 2, 3, 8, 33])
-@pytest.mark.parametrize("first_position", [40, 41, 260])
+@pytest.mark.parametrize(
+    ("window", "head_dim", "first_position"),
+    covering([1, 2, 3, 8, 33], [24, 64, 128], [40, 41, 260]),
+)
 def test_rows_of_a_tile_do_not_see_what_has_left_their_windows(
     tier, cache_type, head_dim, window, first_position
 ):

@@ -22,6 +22,7 @@ from attention_oracle import (
     round_bf16,
     same_bits,
 )
+from covering import covering
 
 KEYS = {
     "fp32": np.float32,
@@ -100,9 +101,10 @@ def key_scale(cache_type, x):
 
 
 @tiers
-@cache_types
-@pytest.mark.parametrize("head_dim", [8, 16, 40, 64, 80, 96, 128, 256])
-@pytest.mark.parametrize("slot", [0, 12, 13, 31])
+@pytest.mark.parametrize(
+    ("head_dim", "cache_type", "slot"),
+    covering([8, 16, 40, 64, 80, 96, 128, 256], CACHE_TYPES, [0, 12, 13, 31]),
+)
 def test_a_token_is_rounded_into_its_slot_and_nothing_else_changes(
     tier, cache_type, head_dim, slot
 ):

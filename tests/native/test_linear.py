@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stored_rows
+from covering import covering
 from matrix_kernels import (
     FORMATS,
     GROUP,
@@ -51,7 +52,7 @@ def expected_of_codes(format_name, source, prepared):
 
 @tiers
 @quantised
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     rows=st.integers(1, 70),
     outputs=st.integers(1, 100),
@@ -118,13 +119,11 @@ def test_float_products_are_right_to_float32(tier, format_name, rows, outputs, i
     assert np.all(np.abs(out - exact) <= 1e-5 * size)
 
 
-@tiers
-@every_format
-@pytest.mark.parametrize(("outputs", "inputs"), [(100, 32), (65, 224), (16, 96)])
-def test_a_row_has_the_same_bits_alone_and_among_any_number_of_rows(
-    tier, format_name, outputs, inputs
-):
-    inputs = whole_inputs(format_name, inputs)
+@pytest.mark.parametrize(
+    ("tier", "format_name", "shape"), covering(TIERS, FORMATS, [(100, 32), (65, 224), (16, 96)])
+)
+def test_a_row_has_the_same_bits_alone_and_among_any_number_of_rows(tier, format_name, shape):
+    outputs, inputs = shape[0], whole_inputs(format_name, shape[1])
     source = source_rows(format_name, outputs, inputs, np.random.default_rng(10))
     packed = Packed.of(tier, format_name, source, inputs)
     x = Prepared.of(tier, mode_of(format_name), activations(70, inputs))
@@ -143,7 +142,7 @@ def bounds(most):
 
 @tiers
 @every_format
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data(), rows=st.integers(1, 30), tile_count=st.integers(1, 13))
 def test_the_bits_do_not_depend_on_how_rows_and_tiles_are_cut(
     tier, format_name, data, rows, tile_count
@@ -197,9 +196,9 @@ def test_the_tiers_that_round_alike_give_the_same_bits(format_name):
     assert np.array_equal(first.view(np.uint32), second.view(np.uint32))
 
 
-@tiers
-@every_format
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("tier", "format_name", "bad"), covering(TIERS, FORMATS, [np.nan, np.inf, -np.inf])
+)
 def test_a_bad_number_spoils_its_own_row_and_no_other(tier, format_name, bad):
     inputs = whole_inputs(format_name, 96)
     source = source_rows(format_name, 40, inputs, np.random.default_rng(14))

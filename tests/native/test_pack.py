@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stored_rows
+from covering import covering
 from farthing.quant.formats import FORMATS as READABLE
 from matrix_kernels import (
     FORMATS,
@@ -37,9 +38,10 @@ def test_every_stored_format_is_tested_here():
     assert {kind.stored for kind in FORMATS.values()} == set(READABLE) - {"NF4_B64_DOUBLE"}
 
 
-@tiers
-@every_format
-@pytest.mark.parametrize("shape", [(1, 32), (16, 64), (17, 96), (48, 576), (40, 2080)])
+@pytest.mark.parametrize(
+    ("tier", "format_name", "shape"),
+    covering(TIERS, FORMATS, [(1, 32), (16, 64), (17, 96), (48, 576), (40, 2080)]),
+)
 def test_an_unpacked_row_has_the_bits_of_the_stored_weights(tier, format_name, shape):
     outputs, inputs = shape[0], whole_inputs(format_name, shape[1])
     source = source_rows(format_name, outputs, inputs, np.random.default_rng(1))

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import tiny
 from farthing.cli import main
-from farthing.core import BLOCK_TOKENS, ActivationMode, DoesNotFitError, KVDtype
+from farthing.core import BLOCK_TOKENS, ActivationMode, DoesNotFitError, KVDtype, SamplingParams
 from farthing.engine.draft_copy import copy_in
 from farthing.engine.engine import Engine
+from farthing.engine.leviathan import decide
+from farthing.engine.rows import FixedRows
+from farthing.engine.sampler import log_probabilities, probabilities
 from farthing.plan.memory import CATCH_UP_TOKENS, plan_memory, require_room
 from farthing.plan.precision import AS_STORED, precision
+from farthing.plan.process import leviathan_bytes
 from farthing.plan.subject import ModelSubject
 from farthing.plan.sum import plan_sum
 from farthing.serve.sizing import choose_sizes
@@ -210,3 +216,34 @@ def test_an_engine_with_a_draft_that_does_not_fit_is_refused_before_anything_is_
     monkeypatch.setattr("farthing.plan.memory.available_memory", lambda: plan.needed_bytes - 1)
     with pytest.raises(DoesNotFitError, match="draft"):
         Engine.load(path, speculate="self=int4-g64", cache_tokens=4096, threads=1)
+
+
+def test_leviathans_rule_takes_no_more_than_is_counted(model: Model) -> None:
+    """Measured where nothing is small: a vocabulary of 20,000, and nothing certain."""
+    vocabulary, random = 20_000, np.random.default_rng(0)
+    logits = random.normal(0, 1, (2, vocabulary)).astype(np.float32)
+    sampling = SamplingParams(temperature=1.0, top_p=0.999, logprobs=5)
+    rows = FixedRows([(sampling, 3, 0)] * 2).at(range(2), [None] * 2)
+    kept = [probabilities(logits[row], rows, row) for row in range(2)]
+    counted = leviathan_bytes(vocabulary, 2, 2, 2)
+    tracemalloc.start()
+    try:
+        target = logits.copy()  # as the backend gives them: the draft's and the target's
+        both = [target, logits.copy(), *(each.copy() for each in kept)]
+        for guess in range(3):
+            decide(probabilities(target[0], rows, 0), both[2], guess, 3, 0, 7)
+        log_probabilities(target[0])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 0.5 * counted < peak < counted
+
+
+def test_the_logits_of_leviathans_rule_are_part_of_the_sum(model: Model) -> None:
+    size = model.config.vocabulary_size
+    draft = model_at(tiny.shared("llama", "gguf", "Q4_0"))
+    for guesser, more in ((None, (0, 0)), (draft, (3, 5))):
+        exact = planned(model, guesser, draft_rows=5)
+        plan = planned(model, guesser, draft_rows=5, leviathan=True)
+        assert plan.needed_bytes == exact.needed_bytes + leviathan_bytes(size, 3 + 5, *more)
+        assert plan_sum(plan, model.program).total == plan.needed_bytes

@@ -17,6 +17,7 @@ from farthing.plan.objective import Objective, objective
         ("tpot=1s, ttft=1500ms", 1.5, 1.0),
         ("server", 2.0, 0.1),
         ("interactive", 0.5, 0.03),
+        ("patient", 30.0, 0.1),
     ],
 )
 def test_limits_are_read(text: str, ttft: float | None, tpot: float | None) -> None:
@@ -41,8 +42,10 @@ def test_limits_are_read(text: str, ttft: float | None, tpot: float | None) -> N
     ],
 )
 def test_what_is_no_limit_is_refused(text: str) -> None:
-    with pytest.raises(RequestError, match="--slo"):
+    with pytest.raises(RequestError, match="--slo") as refusal:
         objective(text)
+    if "no limit" in str(refusal.value):
+        assert "in s or ms), one of these, patient, server or interactive" in str(refusal.value)
 
 
 def test_both_limits_must_be_kept() -> None:

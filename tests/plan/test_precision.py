@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from math import prod
+from typing import TYPE_CHECKING
 
 import pytest
 
 import tiny
 from farthing.core import RequestError, UnsupportedModelError
-from farthing.files.formats import OWN_FORMATS, stored_bytes
+from farthing.files.checkpoint import open_checkpoint
+from farthing.files.formats import FALLBACKS, OWN_FORMATS, stored_bytes
+from farthing.forge.quantize import quantize
+from farthing.forge.wish import Wish
 from farthing.plan.memory import plan_memory
-from farthing.plan.precision import AS_STORED, PRECISIONS, precision, stored_as
+from farthing.plan.precision import AS_STORED, PRECISIONS, fallbacks, precision, stored_as
 from native_steps import model_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -52,10 +59,35 @@ def test_bits_of_groups_are_what_is_stored() -> None:
         assert wanted.bits == 8 * stored_bytes(wanted.format, (rows, inputs)) / prod((rows, inputs))
 
 
-def test_rows_that_a_format_cannot_hold_are_refused_by_name() -> None:
+def test_rows_that_are_no_whole_blocks_are_planned_as_quantize_writes_them(tmp_path: Path) -> None:
+    source = tiny.shared("llama")
+    model = model_at(source)
+    for name in FALLBACKS:
+        wanted = precision(name)
+        written = tmp_path / f"{name}.gguf"
+        with open_checkpoint(source) as checkpoint:
+            report = quantize(checkpoint, written, Wish(name))
+        assert sum(fallbacks(model, wanted).values()) == len(report.fallbacks) > 0
+        planned = stored_as(model, wanted)
+        matrices = [each for each, w in model.program.weights.items() if len(w.shape) == 2]
+        made = model_at(written)
+        assert [planned.formats[each] for each in matrices] == [made.formats[m] for m in matrices]
+
+
+@pytest.mark.parametrize("name", [each for each in PRECISIONS if each != "stored"])
+def test_a_format_is_one_however_it_is_typed(name: str) -> None:
+    wanted = precision(name)
+    for typed in (name.upper(), name.replace("_", "-"), name.replace("-", "_"), f" {name} "):
+        assert precision(typed) is wanted
+
+
+def test_rows_that_a_format_cannot_hold_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("farthing.files.formats.FALLBACKS", {})
     model = model_at(tiny.shared("qwen2", "gguf", "F32"))
     with pytest.raises(UnsupportedModelError, match="the matrix .* cannot be stored as Q4_K"):
-        stored_as(model, precision("q4-k"))
+        stored_as(model, precision("q4_k"))
 
 
 def test_every_known_precision_can_be_planned_or_is_refused_in_words() -> None:

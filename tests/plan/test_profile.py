@@ -18,6 +18,7 @@ from farthing.plan.profile import (
     Profile,
     ProfileKey,
     ProfilePoint,
+    ServerWork,
     find_profile,
     model_digest,
     profile_key,
@@ -62,6 +63,23 @@ def test_points_measured_before_are_kept_beside_new_ones() -> None:
         (8, 127, 1): 0.03,
         (1, 0, 64): 0.1,
     }
+
+
+def test_the_servers_work_is_stored_and_kept_by_who_has_not_measured_it() -> None:
+    work = ServerWork(0.001, 0.0, 0.00005)
+    store_profile(replace(profile((1, 127, 1, 0.01)), server=work))
+    store_profile(profile((8, 127, 1, 0.03)))
+    found, _ = find_profile(KEY)
+    assert found is not None
+    assert found.server == work
+    assert work.before(100) == 0.001
+    assert ServerWork(0.001, 0.00001, 0.0).before(100) == pytest.approx(0.002)
+
+
+def test_a_profile_from_before_servers_were_measured_is_read() -> None:
+    content = _broken(lambda c: c.pop("server"))
+    assert "server" not in content
+    assert find_profile(KEY) == (profile((1, 127, 1, 0.01)), "")
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(ProfileKey)])
@@ -125,6 +143,10 @@ def _broken(change: Any) -> dict[str, Any]:
         lambda c: c["ceilings"]["products_per_second"].pop("int8"),
         lambda c: c["ceilings"]["products_per_second"].update(int3=1.0),
         lambda c: c.update(unknown=1),
+        lambda c: c.update(server={"request": -1.0, "prompt_token": 0.0, "token": 0.0}),
+        lambda c: c.update(server={"request": "1", "prompt_token": 0.0, "token": 0.0}),
+        lambda c: c.update(server={"more": 1.0}),
+        lambda c: c.update(server=[1.0]),
     ],
 )
 def test_a_damaged_one_or_one_of_another_version_is_refused_and_then_rebuilt(change: Any) -> None:

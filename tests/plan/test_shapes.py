@@ -99,3 +99,9 @@ def test_295_tokens_take_less_by_the_formula_than_in_whole_blocks() -> None:
 def test_sizes_that_no_model_has_are_refused(sizes: tuple[int, ...], problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
         Shape("x", *sizes)
+
+
+def test_keys_and_values_alone_need_far_fewer_parameters_than_a_usual_model_has() -> None:
+    for shape in EXAMPLES:
+        assert shape.least_parameters < shape.parameters / 10
+    assert EXAMPLES[1].least_parameters == 40 * (40 * 128 * 128) * 2

@@ -160,7 +160,7 @@ def test_the_layer_error_in_int8_is_torchaos_with_the_same_scales(
 
 @pytest.mark.parametrize("name", ROUNDED_FORMATS)
 def test_the_output_is_nearer_than_by_rounding_each_weight(name: str) -> None:
-    weights, x = random_weights(3, 24, 512), random_inputs(4, 1200, 512)
+    weights, x = random_weights(3, 16, 256), random_inputs(4, 800, 256)
     plain = stored(encode(weights, name), name, weights.shape)
     found = ours(name, weights, hessian=hessian_of(x))
     assert error_of(found, weights, x) < 0.6 * error_of(plain, weights, x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from farthing.engine.engine import Engine
+    from farthing.serve.state import RequestRecord
 
 MODEL = "scripted"
 """The id of a model without a load report."""
@@ -60,6 +62,29 @@ class Served:
     def wait_idle(self) -> None:
         """Returns when no answer is running, waiting or holding a block."""
         assert eventually(lambda: self.engine.idle and not self.engine.stats().held_blocks)
+
+
+class Ended:
+    """Notes the status of every request that has ended."""
+
+    def __init__(self) -> None:
+        self.statuses: list[int] = []
+
+    def finished(self, record: RequestRecord) -> None:
+        self.statuses.append(record.status)
+
+    def watch(self, state: ServerState) -> None:
+        state.log = self
+
+
+def request_bytes(path: str, body: dict[str, Any] | None = None, **headers: str) -> bytes:
+    """A POST as it is sent."""
+    data = json.dumps(body or {}).encode()
+    lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    if "content_length" not in headers:
+        lines.append(f"Content-Length: {len(data)}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
 
 
 @contextmanager

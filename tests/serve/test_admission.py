@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from farthing.files.checkpoint import open_checkpoint
+from farthing.plan.objective import NAMED
 from farthing.serve.admission import LONGEST_RETRY, OBJECTIVES, Objective, objective_of
 from farthing.serve.errors import ApiError
 from farthing.serve.keys import ANONYMOUS, Key
@@ -252,6 +253,11 @@ def test_a_server_that_admits_counts_nothing_when_it_is_idle_again() -> None:
         machine.admission.check()
         assert machine.admission.queued_tokens == 0
         assert not list(machine.admission._accepted.entries)
+
+
+def test_plan_and_tune_know_the_same_objectives_by_the_same_names() -> None:
+    known = {name: (each.most_wait, each.latency_target) for name, each in OBJECTIVES.items()}
+    assert known == {name: (each.ttft, each.tpot) for name, each in NAMED.items()}
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -1,29 +1,17 @@
 from __future__ import annotations
 
-import json
+import select
 import socket
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from engine.scripted import engine, engine_over, rambling
-from engine.threads import Held, eventually
+from engine.threads import PATIENCE, Held, eventually
 from farthing.serve.connection import Connection
-from serve.server import Served, serving
-
-if TYPE_CHECKING:
-    from farthing.serve.state import RequestRecord, ServerState
-
-
-def request_bytes(path: str, body: dict[str, Any] | None = None, **headers: str) -> bytes:
-    data = json.dumps(body or {}).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    if "content_length" not in headers:
-        lines.append(f"Content-Length: {len(data)}")
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
+from serve.server import Ended, Served, request_bytes, serving
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -46,19 +34,6 @@ def read_answer(connection: socket.socket) -> bytes:
 
 
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "ignore_eos": True}
-
-
-class Ended:
-    """Notes the status of every request that has ended."""
-
-    def __init__(self) -> None:
-        self.statuses: list[int] = []
-
-    def finished(self, record: RequestRecord) -> None:
-        self.statuses.append(record.status)
-
-    def watch(self, state: ServerState) -> None:
-        state.log = self
 
 
 def is_idle(served: Served) -> bool:
@@ -119,7 +94,7 @@ def test_a_client_that_reads_nothing_is_cut_off_and_the_others_are_served() -> N
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         body = {**CHAT, "n": 4, "stream": True, "logprobs": True, "top_logprobs": 20}
         connection.sendall(request_bytes("/v1/chat/completions", body))
-        assert eventually(lambda: served.engine.stats().running == 4)
+        assert eventually(lambda: served.engine.stats().counters.generated_tokens >= 4)
         assert served.chat(max_tokens=3).status_code == 200
         served.wait_idle()
         made = served.engine.stats().counters.generated_tokens
@@ -128,7 +103,7 @@ def test_a_client_that_reads_nothing_is_cut_off_and_the_others_are_served() -> N
 
 
 def test_a_client_that_reads_slowly_gets_everything() -> None:
-    with serving(stalled_seconds=5) as served, served.connect() as connection:
+    with serving(stalled_seconds=PATIENCE) as served, served.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
         body = {**CHAT, "stream": True, "logprobs": True, "top_logprobs": 20, "max_tokens": 200}
         connection.sendall(request_bytes("/v1/chat/completions", body, connection="close"))
@@ -144,7 +119,8 @@ def test_a_body_that_never_ends_is_408_and_the_connection_is_closed() -> None:
         answer = read_all(connection)
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b'"code":"body_timeout"' in answer
-        assert served.complete().status_code == 200
+        # A body of few bytes has as little time as any other.
+        assert eventually(lambda: served.complete().status_code == 200)
 
 
 def test_a_body_that_drips_is_no_better() -> None:
@@ -166,7 +142,7 @@ def test_a_head_that_never_ends_is_cut_off() -> None:
 
 
 def test_a_second_head_that_never_ends_is_cut_off() -> None:
-    with serving(head_seconds=0.2) as served, served.connect() as connection:
+    with serving(head_seconds=1) as served, served.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert read_answer(connection).startswith(b"HTTP/1.1 200 ")
         connection.sendall(b"GET /health HTTP/1.1\r\nHos")
@@ -175,11 +151,12 @@ def test_a_second_head_that_never_ends_is_cut_off() -> None:
 
 def test_an_answer_that_takes_longer_than_a_head_may_is_given() -> None:
     held = Held()
-    short = {"head_seconds": 0.1, "body_seconds": 0.1}
+    short = {"head_seconds": 0.5, "body_seconds": 0.5}
     with serving(engine_over(held), **short) as served, served.connect() as connection:
         body = {**CHAT, "max_tokens": 2}
         connection.sendall(request_bytes("/v1/chat/completions", body, connection="close"))
-        time.sleep(0.4)
+        held.wait_entered(1)
+        time.sleep(0.7)
         held.allow(2)
         assert read_all(connection).startswith(b"HTTP/1.1 200 ")
 
@@ -277,17 +254,12 @@ def test_bodies_that_never_end_cannot_fill_the_memory() -> None:
     """Each may be as long as a body may be; together they may not."""
     with serving(request_bytes=100_000, reading_bytes=150_000, body_seconds=20) as served:
         several = [served.connect() for _ in range(4)]
-        answers = []
         for each in several:
-            each.sendall(request_bytes("/v1/completions", content_length="90000"))
-            with suppress(OSError):
+            with suppress(OSError):  # it may be refused meanwhile
+                each.sendall(request_bytes("/v1/completions", content_length="90000"))
                 each.sendall(b" " * 80_000)
-            time.sleep(0.1)
-        for each in several:
-            each.settimeout(0.5)
-            with suppress(TimeoutError, OSError):
-                answers.append(read_all(each))
-        assert any(b'"code":"too_much_at_once"' in each for each in answers)
+        refused, _, _ = select.select(several, [], [], PATIENCE)
+        assert b'"code":"too_much_at_once"' in read_all(refused[0])
         for each in several:
             each.close()
         assert eventually(lambda: served.state.reading_bytes == 0)

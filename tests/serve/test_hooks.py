@@ -94,7 +94,9 @@ def test_what_the_engine_computes_before_it_is_left_alone_is_not_counted_twice(
 
     def slow_submit(*arguments: Any) -> None:
         submit(*arguments)
-        time.sleep(0.2)  # as if the engine's thread had taken the interpreter's lock
+        # As if the engine's thread had taken the interpreter's lock.
+        assert eventually(lambda: served.engine.idle)
+        time.sleep(0.2)
 
     monkeypatch.setattr(generation, "submit", slow_submit)
     with serving(engine(saying("Hello")), prepare=watched) as served:

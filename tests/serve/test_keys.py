@@ -172,6 +172,22 @@ def test_a_file_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> None
         load_keys(replace(Settings(), keys_file=str(tmp_path / "none.toml")))
 
 
+def test_more_than_a_file_of_keys_may_have_is_refused_from_a_file_and_from_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("farthing.serve.keys._MOST_FILE_BYTES", 100)
+    text = f'[alice]\nsecret = "{SECRET}"\n'.ljust(101)
+    with pytest.raises(RequestError, match="more than the 100 bytes"):
+        load_keys(written(tmp_path, text))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    descriptor = os.open(pipe, os.O_RDWR)
+    os.write(descriptor, text.encode())
+    with pytest.raises(RequestError, match="more than the 100 bytes"):
+        load_keys(replace(Settings(), keys_file=str(pipe)))
+    os.close(descriptor)
+
+
 def test_secrets_that_others_may_read_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

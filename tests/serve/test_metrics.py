@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from engine.scripted import engine, engine_over, saying
-from engine.threads import Held
+from engine.threads import Held, eventually
 from farthing.engine.lookup import LookupDrafter
 from farthing.engine.prefix import Miss
 from farthing.engine.speculate import Speculation
@@ -33,8 +33,14 @@ def counted(state: ServerState) -> None:
     state.metrics = Metrics()
 
 
-def scrape(served: Served) -> dict[str, float]:
-    """Samples by name, labels that all have left out."""
+def scrape(served: Served, requests: int = 0) -> dict[str, float]:
+    """Samples by name, labels that all have left out, when so many requests are counted.
+
+    One is counted when its answer is sent, which its client may know before.
+    """
+    counts = served.state.metrics
+    assert isinstance(counts, Metrics)
+    assert eventually(lambda: sum(counts.requests.values()) >= requests)
     found = {}
     for family in parse(served.http.get("/metrics").text):
         for sample in family.samples:
@@ -51,7 +57,7 @@ def test_dashboards_find_what_they_read_from_vllm() -> None:
             served.complete("x" * 70 + ">", max_tokens=3).json()["usage"],
         ]
         served.complete("y>", max_tokens=9, stream=True)
-        found = scrape(served)
+        found = scrape(served, requests=3)
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
         assert found[f"vllm:{name}"] == 0
     assert found["vllm:prompt_tokens_total"] == found["vllm:prefix_cache_queries_total"] == 147
@@ -117,7 +123,7 @@ def test_our_own_are_told_beside_them(tmp_path: Path) -> None:
     with serving(prepare=prepared) as served:
         served.complete("x", max_tokens=2)
         served.complete("x", max_tokens=10**6)
-        found = scrape(served)
+        found = scrape(served, requests=2)
         steps = served.engine.stats()
     usage.close()
     assert found["farthing:step_seconds_count"] == steps.steps
@@ -145,7 +151,7 @@ def test_guesses_are_counted_by_place_and_told_of_each_answer() -> None:
         usage = served.complete("x>", max_tokens=30).json()["usage"]
         plain = served.complete("x>", max_tokens=30, max_draft_tokens=0).json()["usage"]
         refused = served.complete("x>", max_draft_tokens=-1)
-        found = scrape(served)
+        found = scrape(served, requests=3)
         stats = served.http.get("/stats").json()
     assert "completion_tokens_details" not in plain
     assert refused.status_code == 400

@@ -194,6 +194,73 @@ def test_a_template_told_not_to_think_has_an_answer_without_reasoning() -> None:
         assert "completion_tokens_details" not in answer["usage"]
 
 
+def read(served: Served, **fields: Any) -> tuple[int, str]:
+    """How many tokens a chat's prompt has, and a response's; whose effort is the same."""
+    chat = served.chat(max_tokens=1, **fields)
+    effort = fields.get("reasoning_effort")
+    asked = {"model": MODEL, "input": "Hi", "max_output_tokens": 1, "reasoning": {"effort": effort}}
+    response = served.http.post("/v1/responses", json=asked)
+    assert chat.status_code == response.status_code == 200, (chat.text, response.text)
+    assert response.json()["reasoning"]["effort"] == effort
+    tokens: int = chat.json()["usage"]["prompt_tokens"]
+    return tokens, response.json()["usage"]["input_tokens"]
+
+
+def test_an_effort_reaches_the_switch_that_a_template_has() -> None:
+    prompt = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    levels = (
+        prompt + "{% if reasoning_effort is defined %}Effort: {{ reasoning_effort }}{% endif %}|"
+    )
+    switch = prompt + "{% set on = thinking | default(false) %}{{ 'think' * 2 if on }}|"
+    usual = {}
+    for template in (QWEN, levels, switch):
+        with reasoning(ANSWER, template) as served:
+            usual[template] = read(served)
+            (plain, _), (none, answered) = usual[template], read(served, reasoning_effort="none")
+            low, high = (read(served, reasoning_effort=each)[0] for each in ("low", "high"))
+            assert none - plain == answered - usual[template][1]
+            if template == QWEN:
+                assert none > plain == low == high
+            elif template == levels:
+                counted = [len("Effort: " + each) for each in ("none", "low", "high")]
+                assert [none - plain, low - plain, high - plain] == counted
+            else:
+                assert none == plain == low - len("thinkthink") == high - len("thinkthink")
+
+
+def test_what_a_template_is_given_by_name_wins_over_an_effort() -> None:
+    with reasoning(ANSWER) as served:
+        variables = {"enable_thinking": True}
+        answer = served.chat(reasoning_effort="none", chat_template_kwargs=variables)
+        assert answer.json()["choices"][0]["message"]["reasoning_content"]
+
+
+@pytest.mark.parametrize(
+    ("template", "efforts"),
+    [(DEEPSEEK, ["none", "low", "high"]), ("{{ messages[0].content }}|", ["minimal", "xhigh"])],
+    ids=["always reasons", "never reasons"],
+)
+def test_an_effort_that_a_model_has_no_switch_for_is_400_with_the_reason(
+    template: str, efforts: list[str]
+) -> None:
+    with reasoning(ANSWER, template) as served:
+        for effort in efforts:
+            chat = served.chat(reasoning_effort=effort)
+            asked = {"model": MODEL, "input": "Hi", "reasoning": {"effort": effort}}
+            response = served.http.post("/v1/responses", json=asked)
+            for answer, param in ((chat, "reasoning_effort"), (response, "reasoning.effort")):
+                error = answer.json()["error"]
+                assert (answer.status_code, error["param"]) == (400, param)
+                assert error["message"].startswith(param)
+                assert "no switch for reasoning" in error["message"]
+    assert ("none" in efforts) == (template == DEEPSEEK)
+
+
+def test_no_effort_is_what_a_model_that_does_not_reason_makes_anyway() -> None:
+    with reasoning(ANSWER, "{{ messages[0].content }}|") as served:
+        assert read(served, reasoning_effort="none") == read(served)
+
+
 def test_reasoning_is_left_in_the_text_where_that_is_asked_for(thinker: Served) -> None:
     message = thinker.chat(reasoning_format="none").json()["choices"][0]["message"]
     assert message["content"] == ANSWER

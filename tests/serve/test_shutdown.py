@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import tiny
-from cli.serve_process import serving
+from cli.serve_process import known_port, serving
 from engine.threads import PATIENCE, eventually
 from farthing.serve.usage import Usage
 
@@ -86,7 +86,8 @@ def test_an_idle_server_ends_at_once_with_exit_code_0(
 def test_a_stream_finishes_after_sigterm_while_newcomers_are_told_to_come_back(
     smollm2_path: Path, tmp_path: Path
 ) -> None:
-    with serving(tmp_path, smollm2_path, "--context", "2048") as server:
+    flags = ("--context", "2048", "--drain-seconds", "600")
+    with serving(tmp_path, smollm2_path, *flags) as server:
         model = model_of(server)
         with streaming(server, 600) as events, server.client() as other:
             server.signal(signal.SIGTERM)
@@ -133,9 +134,6 @@ def test_a_second_signal_ends_at_once(smollm2_path: Path, tmp_path: Path) -> Non
 
 
 def test_a_signal_during_the_load_ends_with_exit_code_0(smollm2_path: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-
     def answers() -> bool:
         try:
             return httpx.get(f"http://127.0.0.1:{port}/health", timeout=PATIENCE).status_code > 0
@@ -144,7 +142,7 @@ def test_a_signal_during_the_load_ends_with_exit_code_0(smollm2_path: Path, tmp_
 
     # The slowest load there is: all weights are read once more to tell what a store depends on.
     flags = ("--prefix-store", "store", "--kv-dtype", "fp32")
-    with serving(tmp_path, smollm2_path, *flags, port=port) as server:
+    with known_port() as port, serving(tmp_path, smollm2_path, *flags, port=port) as server:
         assert eventually(answers)
         server.signal(signal.SIGTERM)
         assert server.wait() == 0, server.lines[-1]
@@ -221,7 +219,7 @@ def test_a_store_that_cannot_be_written_is_told_and_the_end_is_orderly(
         store.parent.rmdir()
         server.signal(signal.SIGTERM)
         assert server.wait() == 0
-        assert str(store) in server.event("not_saved")["message"]
+        assert str(store.parent) in server.event("not_saved")["message"]
 
 
 def test_a_load_that_fails_is_told_once_and_leaves_the_port(

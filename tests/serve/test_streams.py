@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 
 from engine.scripted import engine, engine_over, rambling, saying
-from engine.threads import Held
+from engine.threads import Held, close_in_a_step
 from serve.events import choices, chunks, events
 from serve.server import Served, serving
 
@@ -176,9 +175,16 @@ def test_a_failure_in_mid_stream_is_an_event_and_ends_the_stream(path: str) -> N
         served.wait_idle()
 
 
-def test_a_stream_that_takes_too_long_ends_with_an_error_not_with_a_reason() -> None:
+def test_a_stream_that_takes_too_long_ends_with_an_error_not_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    for module in ("engine", "loop"):
+        monkeypatch.setattr(f"farthing.engine.{module}.monotonic", lambda: now)
+
     def script(prefix: Any) -> Any:
-        time.sleep(0.01)
+        nonlocal now
+        now += 0.01
         return rambling(prefix)
 
     with serving(engine(script)) as served:
@@ -198,8 +204,8 @@ def test_an_engine_that_is_closed_in_mid_stream_says_so() -> None:
             lines = answer.iter_lines()
             next(lines)
             served.state.draining = True
-            held.allow(10_000)
-            served.engine.close()
+            held.wait_entered(21)
+            close_in_a_step(served.engine, held)
             rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     assert json.loads(rest[-2].removeprefix("data: "))["error"]["code"] == "shutting_down"

@@ -10,21 +10,20 @@ import subprocess
 import sys
 import threading
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from engine.threads import eventually
 from farthing.core import FarthingError, RequestError
-from farthing.serve.places import refuse_places
+from farthing.serve.places import refuse_places, usage_in_memory
 from farthing.serve.settings import Settings
 from farthing.serve.usage import open_usage, total
 from serve.server import serving
 from serve.test_usage import EVER, kept, record
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from farthing.serve.state import ServerState
     from farthing.serve.usage import Usage
 
@@ -200,6 +199,58 @@ def test_the_prefix_store_is_a_file_and_no_pipe(tmp_path: Path) -> None:
 def test_a_place_that_only_seems_writable_is_refused_when_it_is_opened() -> None:
     with pytest.raises(RequestError, match="usage_store is /proc/none/usage.sqlite"):
         open_usage(Settings(usage_store="/proc/none/usage.sqlite"), "model")
+
+
+@pytest.mark.parametrize("home", ["absent", "file", "/proc", "diary"])
+def test_where_nobody_named_a_place_usage_is_kept_in_memory_and_a_warning_logged(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "diary" / ".local" / "state" / "farthing"
+    folder.mkdir(parents=True)
+    with closing(sqlite3.connect(folder / "usage.sqlite")) as other, other:
+        other.execute("CREATE TABLE diary (text)")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    refuse_places(Settings())
+    with caplog.at_level(logging.WARNING):
+        usage = open_usage(Settings(), "model")
+    assert usage is not None
+    assert usage.path is None
+    for _ in range(2):
+        usage.finished(record())
+        assert usage.flush()
+    assert total(usage.report(*EVER)).requests == 2
+    usage.close()
+    assert sorted(tmp_path.rglob("*")) == before
+    (told,) = caplog.records
+    assert "in memory only" in told.getMessage()
+    assert "--usage-store" in told.getMessage()
+
+
+def test_a_home_that_can_be_written_has_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert usage_in_memory(Settings()) is None
+    usage = open_usage(Settings(), "model")
+    assert usage is not None
+    usage.close()
+    assert usage.path == tmp_path / ".local" / "state" / "farthing" / "usage.sqlite"
+    assert usage.path.exists()
+
+
+def test_a_user_without_a_home_is_told_so_of_a_place_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(*_: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert usage_in_memory(Settings()) is not None
+    refuse_places(Settings())
+    for settings in (Settings(usage_store="~/a"), Settings(prefix_store="~/a")):
+        with pytest.raises(RequestError, match="is ~/a, and there is no home folder"):
+            refuse_places(settings)
 
 
 def test_a_locked_file_is_no_reason_not_to_start(

@@ -106,7 +106,7 @@ class Virtual:
         self._serial = count()
         self._served: dict[Sequence, tuple[Client, Ticket]] = {}
 
-    def stats(self) -> EngineStats:
+    def lately(self) -> EngineStats:
         scheduler = self.scheduler
         return EngineStats(
             running=len(scheduler.running),

@@ -177,6 +177,20 @@ def test_further_variables_reach_the_template(tokenizer: Tokenizer) -> None:
     assert template.render(chat).endswith("<|im_start|>assistant\n")
 
 
+def test_the_variables_of_a_template_are_those_that_it_reads_and_does_not_set(
+    tokenizer: Tokenizer,
+) -> None:
+    template = ChatTemplate(
+        "{# documents #}{% set ns = namespace(x=1) %}{% for message in messages %}"
+        "{{ message.thinking }}{% endfor %}{% if a is not defined %}{% set a = 'b' %}{% endif %}",
+        tokenizer,
+        "{{ tools | tojson }}{{ c | default('d') }}",
+    )
+    assert template.variables() == {"messages", "a", "tools", "c"}
+    with pytest.raises(RequestError, match="does not accept"):
+        ChatTemplate("{% if %}", tokenizer).variables()
+
+
 def test_the_date_is_todays(tokenizer: Tokenizer) -> None:
     rendered = ChatTemplate("{{ strftime_now('%Y-%m') }}", tokenizer).render([])
     assert rendered == datetime.now().strftime("%Y-%m")

@@ -8,15 +8,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from farthing.cli.process import say
+from farthing.cli.progress import LINE_SECONDS
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from farthing.engine.completion import Completion
     from farthing.engine.scheduler import Counters as EngineCounters
-
-LINE_SECONDS = 30.0
-"""Between two lines of progress where there is no terminal."""
 
 
 class Tally:

@@ -67,8 +67,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from farthing.cli.bench_report import print_json, print_tables
     from farthing.cli.progress import terminal_progress
+    from farthing.cli.threads import warn_of_threads
 
-    with terminal_progress(quiet=arguments.json) as progress:
+    warn_of_threads(arguments.threads)
+    with terminal_progress() as progress:
         measured = _measure(arguments, progress)
     if arguments.json:
         print_json(measured)

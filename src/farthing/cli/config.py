@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -116,8 +117,9 @@ def _path(typed: str | None) -> Path | None:
             return Path(name)
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
     for path in (Path(FILE_NAME), Path(home, "farthing", FILE_NAME)):
-        if path.is_file():
-            return path
+        with suppress(PermissionError):  # a home that is closed to this user has no file for it
+            if path.is_file():
+                return path
     return None
 
 

@@ -8,7 +8,6 @@ import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 # Between its parts a step has one thread; the others give their core to whoever needs it meanwhile.
@@ -16,8 +15,6 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from farthing.forge.distill_wish import DistillWish
     from farthing.models.load import Model
 
@@ -30,7 +27,9 @@ all commands take as MODEL, with its loss curve and a receipt inside: teacher, t
 guesses are right, and what they gain on this machine. Needs PyTorch: pip install
 'farthing[distill]'.
 
-A run that is ended, by Ctrl-C or otherwise, goes on when the same command is given again."""
+A run that is ended, by Ctrl-C or otherwise, goes on when the same command is given again: until the
+model is whole, all of it lies beside OUT in the hidden folder .OUT.distilling, which may be removed
+to give it up."""
 
 _EPILOG = """\
 examples:
@@ -39,9 +38,6 @@ examples:
   farthing serve smollm2-135m --speculate draft=draft
   farthing distill folder small --student --layers 8 --hours 10 --temperature 2 --hard-share 0.1
 """
-
-_LINE_SECONDS = 30.0
-"""Where there is no terminal to draw a bar on, a line tells how it goes so often."""
 
 _FOR_STUDENTS = ("temperature", "hard_share", "reverse_kl")
 
@@ -60,7 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layers",
         metavar="N|0,15,..",
-        help="how many of the teacher's layers, evenly spread, or which "
+        help="how many of the teacher's layers, evenly spread, or which, with commas: 2 takes two, "
+        "2,15 these, and 2, that one alone "
         f"(default: {DRAFT_LAYERS} for a draft, half of them for a student)",
     )
     parser.add_argument(
@@ -118,6 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     from farthing.cli.process import interrupts_call, say
     from farthing.cli.progress import terminal_progress
     from farthing.cli.stages import stage_bar
+    from farthing.cli.threads import warn_of_threads
     from farthing.core import FarthingError
     from farthing.files.catalog import resolve
     from farthing.files.checkpoint import open_checkpoint
@@ -126,8 +124,10 @@ def run(arguments: argparse.Namespace) -> int:
     if find_spec("torch") is None:
         raise FarthingError("distilling needs PyTorch: pip install 'farthing[distill]'")
     from farthing.forge.distill import distill
+    from farthing.forge.workplace import folder_of
 
-    with terminal_progress(quiet=arguments.json) as progress:
+    warn_of_threads(arguments.threads)
+    with terminal_progress() as progress:
         source = resolve(arguments.model, progress)
     interrupted: list[bool] = []
 
@@ -137,20 +137,21 @@ def run(arguments: argparse.Namespace) -> int:
         interrupted.append(True)
         say("stopping at the next step; Ctrl-C again stops at once")
 
+    out = Path(arguments.out)
     with open_checkpoint(source) as checkpoint:
         wish = _wish(arguments, load_model(checkpoint))
-        with stage_bar(arguments.json) as bar, interrupts_call(interrupt):
+        with stage_bar() as bar, interrupts_call(interrupt):
             made = distill(
                 checkpoint,
-                Path(arguments.out),
+                out,
                 wish,
                 force=arguments.force,
                 restart=arguments.restart,
-                told=bar if arguments.json or sys.stderr.isatty() else _lines(say),
+                told=bar,
                 stop=lambda: bool(interrupted),
             )
     if made is None:
-        say(f"stopped; to go on: {_command_again()}")
+        say(f"stopped; what is done lies in {folder_of(out)}; to go on: {_command_again()}")
         return 130
     if arguments.json:
         print(made.to_json(), end="")
@@ -207,32 +208,23 @@ def _layers(arguments: argparse.Namespace, total: int) -> tuple[int, ...]:
     if text is None:
         usual = DRAFT_LAYERS if arguments.draft else -(-total // 2)
         return spread_layers(min(usual, total), total)
+    named, comma, _ = text.rpartition(",") if text.endswith(",") else (text, "", "")
     try:
-        numbers = [int(each) for each in text.split(",")]
+        numbers = [int(each) for each in named.split(",")]
     except ValueError:
         raise RequestError(
-            f"--layers is a number of layers, or their numbers with commas, not {text!r:.60}"
+            "--layers is a number of layers, or their numbers with commas (2,15 or 2, for one), "
+            f"not {text!r:.60}"
         ) from None
-    if len(numbers) > 1:
+    if comma or len(numbers) > 1:
         return tuple(numbers)
     if not 1 <= numbers[0] <= total:
-        raise RequestError(f"the teacher has {total} layers: take from 1 of them, not {text}")
+        raise RequestError(
+            f"the teacher has {total} layers: --layers is from 1 to {total} of them, or their "
+            f"numbers with commas (0, for the first alone), not {text!r:.60}"
+        )
     return spread_layers(numbers[0], total)
 
 
 def _command_again() -> str:
     return shlex.join(["farthing", *sys.argv[1:]])
-
-
-def _lines(say: Callable[[str], None]) -> Callable[[str, str, float], None]:
-    """Tells how it goes now and then, a line each."""
-    last: dict[str, float] = {}
-
-    def tell(stage: str, what: str, share: float) -> None:
-        now = perf_counter()
-        if now - last.get(stage, -_LINE_SECONDS) < _LINE_SECONDS:
-            return
-        last[stage] = now
-        say(f"{stage} {share:4.0%}  {what}".rstrip())
-
-    return tell

@@ -22,7 +22,8 @@ def print_report(made: Distilled) -> None:
     )
     print(
         f"learnt   from {made.text_tokens:,} tokens, {last.tokens:,} with repeats, in "
-        f"{made.steps:,} steps; writing and training took {made.seconds / 60:,.0f} min"
+        f"{made.steps:,} step{'' if made.steps == 1 else 's'}; writing and training took "
+        f"{made.seconds / 60:,.0f} min"
     )
     print(
         f"held out {made.held_out_tokens:,} tokens: divergence {first.divergence:.3f} -> "

@@ -60,7 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--seed", type=seed, default=0, metavar="N", help="of all that is random (default 0)"
     )
     parser.add_argument(
-        "--text", metavar="FILE", help="read this text instead of the laboratory's own"
+        "--text",
+        metavar="FILE",
+        help="read this text instead of the laboratory's own, in the tables that read one",
     )
     parser.add_argument(
         "--matrix", metavar="NAME", help="the weight that `matrix` looks at, like layers.0.down"
@@ -90,6 +92,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from farthing.lab.sections import SECTIONS
 
+    if arguments.table in (None, COMPARE, *SECTIONS):
+        _refuse_what_is_not_taken(arguments)
     if arguments.table is None:
         _list(SECTIONS, arguments.json)
         return 0
@@ -111,6 +115,18 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.other!r:.60} is too much: farthing lab {arguments.table} takes one MODEL"
         )
     return _measure(arguments)
+
+
+def _refuse_what_is_not_taken(arguments: argparse.Namespace) -> None:
+    """Nobody should take for looked at what their table never sees."""
+    from farthing.lab.sections import TAKEN_BY
+
+    for name, takers in TAKEN_BY.items():
+        if getattr(arguments, name) is not None and arguments.table not in takers:
+            here = "the list of tables" if arguments.table is None else f"`{arguments.table}`"
+            raise RequestError(
+                f"--{name} is nothing to {here}: leave it out, or take {', '.join(takers)} or {ALL}"
+            )
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -141,32 +157,37 @@ def _list(sections: dict[str, str], as_json: bool) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    from farthing.cli.lab_all import measured, page_path, print_all, write_page
+    from farthing.cli.lab_all import measured, print_all, write_page
     from farthing.cli.lab_report import print_section
+    from farthing.cli.output_file import output_file
     from farthing.cli.progress import terminal_progress
+    from farthing.cli.threads import warn_of_threads
     from farthing.lab.report.contents import Report
     from farthing.lab.report.work import now
     from farthing.lab.sections import measure_section
 
-    page = page_path(arguments.html)
+    warn_of_threads(arguments.threads)
+    page = None if arguments.html is None else output_file(arguments.html, "--html")
 
     def command_of(name: str) -> str:
         return _command(arguments, name)
 
     if arguments.table == ALL:
-        with terminal_progress(quiet=arguments.json) as progress:
+        with terminal_progress() as progress:
             report = measured(
                 arguments.fresh, page, lambda: _subject(arguments, progress), command_of
             )
         return print_all(report, as_json=arguments.json, short=page is not None)
-    with terminal_progress(quiet=arguments.json) as progress:
+    with terminal_progress() as progress:
         started = now()
         subject = _subject(arguments, progress)
+        progress.phase(f"measuring {arguments.table}")
         section = measure_section(arguments.table, subject, command_of(arguments.table))
+    report = Report(
+        section.provenance, section.command, section.seed, started, now(), (section,)
+    ).widened()
+    [section] = report.sections
     if page is not None:
-        report = Report(
-            section.provenance, section.command, section.seed, started, now(), (section,)
-        )
         write_page(report, page)
     if arguments.json:
         print(json.dumps(section.as_json()))
@@ -205,9 +226,11 @@ def _text(path: str | None) -> str | None:
 
 def _command(arguments: argparse.Namespace, table: str) -> str:
     """What a person types to get a table again, with every setting that matters."""
+    from farthing.lab.sections import TAKEN_BY
+
     parts = ["farthing", "lab", table, arguments.model]
-    named = ("text", "matrix", "prompts", "draft", "student")
-    for name in ("rounds", "seed", "threads", "kv_dtype", "activations", *named):
+    taken = [name for name, takers in TAKEN_BY.items() if table in (ALL, *takers)]
+    for name in ("rounds", "seed", "threads", "kv_dtype", "activations", *taken):
         value = getattr(arguments, name)
         if value is not None:
             parts += [f"--{name.replace('_', '-')}", str(value)]

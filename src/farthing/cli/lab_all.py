@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farthing.cli.lab_report import print_expectations, print_report
 from farthing.cli.process import say
-from farthing.core import RequestError
 from farthing.files.replacing import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from farthing.lab.report.contents import Failure, Report
     from farthing.lab.report.run import Pace
     from farthing.lab.subject import Subject
     from farthing.lab.table import Section
-
-
-def page_path(name: str | None) -> Path | None:
-    """Where the page goes. Raises `RequestError` at once where nothing could be written there."""
-    if name is None:
-        return None
-    path = Path(name)
-    if path.exists() and not path.is_file():
-        raise RequestError(f"--html {name} is no file: name one, like report.html")
-    if not path.parent.is_dir():
-        raise RequestError(f"--html {name}: there is no folder {path.parent}: make it first")
-    if not os.access(path.parent, os.W_OK | os.X_OK) or (
-        path.exists() and not os.access(path, os.W_OK)
-    ):
-        raise RequestError(f"--html {name} cannot be written to: choose another place")
-    return path
 
 
 def write_page(report: Report, path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farthing.cli.terminal import visible, write_table
 
 if TYPE_CHECKING:
-    from farthing.lab.report.compare import Comparison
+    from farthing.lab.report.compare import Comparison, Difference
 
 
 def run_compare(first: str, second: str, *, as_json: bool) -> int:
@@ -50,12 +51,21 @@ def _print(found: Comparison, first: str, second: str) -> None:
     differing = [
         each for each in found.figures if each.verdict not in (Verdict.INSIDE, Verdict.SAME)
     ]
-    if differing:
-        figures = shown("table", "row", "figure", "first", "second", "change", "verdict")
-        for each in differing:
+    alone = (Verdict.ONLY_FIRST, Verdict.ONLY_SECOND)
+    for place, group in groupby(differing, key=lambda each: (each.section, each.table)):
+        print(visible(" ".join(place)))
+        told = list(group)
+        for verdict in alone:
+            names = [_name(each) for each in told if each.verdict is verdict]
+            if names:
+                print(visible(f"{verdict}: {', '.join(names)}"))
+        pairs = [each for each in told if each.verdict not in alone]
+        figures = shown("row", "figure", "first", "second", "change", "verdict")
+        for column in figures.columns[2:5]:
+            column.no_wrap = True
+        for each in pairs:
             row(
                 figures,
-                f"{each.section} {each.table}",
                 each.row,
                 each.column,
                 each.first,
@@ -63,7 +73,8 @@ def _print(found: Comparison, first: str, second: str) -> None:
                 "" if each.change is None else f"{each.change:+.1%}",
                 each.verdict,
             )
-        write_table(figures)
+        if pairs:
+            write_table(figures, keys=2)
         print()
     tables = shown("table", *(str(verdict) for verdict in Verdict), "expected")
     for table in found.tables:
@@ -78,4 +89,9 @@ def _print(found: Comparison, first: str, second: str) -> None:
     judged = sum(
         each.verdict in (Verdict.DIFFERS, Verdict.INSIDE, Verdict.SAME) for each in found.figures
     )
-    print(f"\nof {judged:,} figures that are in both, {total:,} differ outside both intervals")
+    print(f"\nof {judged:,} figures that are in both, {total:,} differ")
+
+
+def _name(each: Difference) -> str:
+    """What only one report has: a row, or a column of it."""
+    return f"{each.row}, {each.column}" if each.column else each.row

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from farthing.cli.plan_report import counted
 from farthing.cli.terminal import visible, write_table
+from farthing.lab.drift import drift_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from farthing.lab.drift import Drift
     from farthing.lab.report.contents import Report
     from farthing.lab.table import Section, Table
 
@@ -18,7 +21,7 @@ def print_section(section: Section) -> None:
     """Tables, each with what was found and what was expected, then where they come from."""
     _print_tables(section)
     print(visible(f"{section.command}  ({section.seconds:.1f} s, seed {section.seed})"))
-    _print_provenance(section.provenance)
+    _print_provenance(section.provenance, drift_of([section.readings]))
 
 
 def print_report(report: Report) -> None:
@@ -28,7 +31,7 @@ def print_report(report: Report) -> None:
         _print_tables(section)
     print_expectations(report)
     print(visible(f"\n{report.command}  ({report.seconds:.0f} s, seed {report.seed})"))
-    _print_provenance(report.provenance)
+    _print_provenance(report.provenance, report.drift)
 
 
 def print_expectations(report: Report) -> None:
@@ -44,15 +47,17 @@ def print_expectations(report: Report) -> None:
         print(visible(f"  failed: {failure.section}: {failure.error}"))
 
 
-def _print_provenance(where: Mapping[str, Any]) -> None:
+def _print_provenance(where: Mapping[str, Any], drift: Drift) -> None:
     model, machine = where["model"], where["machine"]
     name = visible(model["name"])
     print(f"  farthing {where['version']}, {name}, sha256 {model['sha256'][:16]}...")
     print(
-        f"  {machine['processor']}, {machine['cores']} cores, {where['threads']} threads, "
+        f"  {machine['processor']}, {counted(machine['cores'], 'core')}, "
+        f"{counted(where['threads'], 'thread')}, "
         f"instructions: {where['isa']}, cache {where['kv_dtype']}, "
         f"activations {where['activations']}"
     )
+    print(f"  the machine's own speed meanwhile: {drift}")
 
 
 def _print_tables(section: Section) -> None:
@@ -78,7 +83,10 @@ def _print_table(table: Table) -> None:
     if table.expectation is not None:
         print(f"expected: {table.expectation.text}: {table.expectation.verdict}")
     if table.repeats > 1:
-        print(f"note: medians of {table.repeats} rounds, in brackets the least and the most")
+        print(
+            f"note: medians of {table.repeats} rounds, in brackets the interval: the least and the "
+            "most, and how far the machine's speed moved"
+        )
     for note in table.notes:
         print(f"note: {note}")
     print()

@@ -277,13 +277,15 @@ def load_engine(
 ) -> Engine:
     """Loads the model that the flags of `add_model` and `add_loading` describe, with progress.
 
+    It knows at once what steps take where a profile says so.
+
     `slots` and `cache_tokens` are as in `Engine.load`.
     """
     from farthing.cli.progress import terminal_progress
-    from farthing.engine.engine import Engine
+    from farthing.engine.foretold import load_foretold
 
     with terminal_progress(quiet=arguments.quiet) as progress:
-        return Engine.load(
+        engine, _, _ = load_foretold(
             arguments.model,
             threads=arguments.threads,
             kv_dtype=arguments.kv_dtype,
@@ -296,3 +298,4 @@ def load_engine(
             lookup_traffic=arguments.lookup_traffic,
             progress=progress,
         )
+    return engine

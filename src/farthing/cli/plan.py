@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farthing.cli.plan_options import configure as _configure
@@ -15,7 +14,10 @@ from farthing.cli.plan_question import (
     refuse_contradictions,
     traffics_of,
 )
-from farthing.core import ActivationMode, DoesNotFitError
+from farthing.cli.threads import warn_of_threads
+from farthing.core import ActivationMode, DoesNotFitError, UnsupportedModelError
+from farthing.files.formats import spelling
+from farthing.plan.profile import Ceilings
 
 if TYPE_CHECKING:
     import argparse
@@ -36,7 +38,7 @@ configure = _configure
 @dataclass(frozen=True)
 class Answer:
     """Everything there is to tell. `nearest` is filled where nothing fits; `speculate` is what was
-    typed.
+    typed; `remarks` are sentences on what was planned otherwise than asked.
     """
 
     asked: Asked
@@ -49,6 +51,7 @@ class Answer:
     nearest: list[Nearest]
     reachable: str
     speculate: str | None
+    remarks: tuple[str, ...]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,11 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
 
         print_examples(kv_dtypes_of(arguments)[0], as_json=arguments.json)
         return 0
-    answer = _answer(arguments)
+    plot = None
     if arguments.plot is not None:
-        from farthing.cli.plan_plot import write_frontier
+        from farthing.cli.plan_plot import plot_file, write_frontier
 
-        write_frontier(answer, Path(arguments.plot))
+        plot = plot_file(arguments.plot, arguments.lengths)
+    answer = _answer(arguments)
+    if plot is not None:
+        write_frontier(answer, plot)
     from farthing.cli.plan_report import print_json, print_tables
 
     (print_json if arguments.json else print_tables)(answer)
@@ -81,7 +87,9 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     precisions, kv_dtypes = precisions_of(arguments), kv_dtypes_of(arguments)
     asked = asked_of(arguments)
     traffics = traffics_of(arguments, asked.context_length)
-    made = {(p, kv): _subject(arguments, asked, p, kv) for p in precisions for kv in kv_dtypes}
+    if not isinstance(arguments.ceilings, Ceilings):  # which are another machine's
+        warn_of_threads(arguments.threads)
+    made, remarks = _subjects(arguments, asked, precisions, kv_dtypes)
     room = memory_room()
     if arguments.memory is not None:
         size, source = arguments.memory, "as asked"
@@ -104,7 +112,7 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     )
     subjects: list[tuple[Subject, Speed | None]] = []
     reasons: dict[str, None] = {}
-    for subject in made.values():
+    for subject in made:
         speed, why = machine.speed(subject)
         subjects.append((subject, speed))
         if why:
@@ -122,7 +130,38 @@ def _answer(arguments: argparse.Namespace) -> Answer:
         nearest,
         reachable,
         arguments.speculate if arguments.sources.get("speculate") == "--speculate" else None,
+        remarks,
     )
+
+
+def _subjects(
+    arguments: argparse.Namespace,
+    asked: Asked,
+    precisions: list[Precision],
+    kv_dtypes: list[KVDtype],
+) -> tuple[list[Subject], tuple[str, ...]]:
+    """All that can be planned of what was asked for, and what is to say of the rest.
+
+    Raises what the last precision raised where there is nothing left to plan.
+    """
+    from farthing.plan.precision import fallbacks
+
+    made: list[Subject] = []
+    remarks: list[str] = []
+    for number, wanted in enumerate(precisions, 1):
+        try:
+            made += [_subject(arguments, asked, wanted, kv_dtype) for kv_dtype in kv_dtypes]
+        except UnsupportedModelError as error:
+            if number == len(precisions) and not made:
+                raise
+            remarks.append(f"{wanted.name} is left out: {error}")
+            continue
+        for other, count in ({} if asked.model is None else fallbacks(asked.model, wanted)).items():
+            remarks.append(
+                f"{wanted.name}: {count} matri{'x' if count == 1 else 'ces'} with rows that are no "
+                f"whole blocks of 256 would be {spelling(other)}, as farthing quantize writes them"
+            )
+    return made, tuple(remarks)
 
 
 def _subject(
@@ -132,6 +171,9 @@ def _subject(
     from farthing.plan.subject import ModelSubject, ShapeSubject
 
     mode = None if arguments.activations is None else ActivationMode(arguments.activations)
+    threads = arguments.threads or usable_cores()
+    if not isinstance(arguments.ceilings, Ceilings):
+        threads = min(threads, usable_cores())
     if asked.shape is not None:
         return ShapeSubject(asked.shape, wanted, kv_dtype, activations=mode, reserve=asked.reserve)
     assert asked.model is not None, "a plan is about a model or a shape"
@@ -140,7 +182,7 @@ def _subject(
         wanted,
         kv_dtype,
         activations=mode,
-        threads=min(arguments.threads or usable_cores(), usable_cores()),
+        threads=threads,
         file_bytes=asked.file_bytes,
         reserve=asked.reserve,
         draft_rows=asked.draft_rows,

@@ -21,9 +21,11 @@ A plan of a model is what farthing serve allocates, to the byte."""
 _EPILOG = """\
 Lists are separated by commas. SIZE is like 8GiB, 1.5GiB, 512MiB, 8GB or a number of bytes.
 WEIGHTS are stored (as the file has them), fp32, fp16, bf16, int8, int4 (groups of 128), nf4, or a
-format such as q4-k; what is not stored so would be written by farthing quantize.
---slo is ttft=2s,tpot=100ms (seconds to the first token, and from token to token), or MLPerf's
-server or interactive. --lengths has a request a line: tokens of prompt and answer, as in 512 128.
+format such as q4_k (typed Q4_K or q4-k it is the same); what is not stored so would be written by
+farthing quantize, with the same format in place of one that does not divide a matrix's rows.
+--slo is ttft=2s,tpot=100ms (to the first token, and from token to token, in s or ms), MLPerf's
+server or interactive, or patient (ttft=30s,tpot=100ms). --lengths has a request a line: tokens of
+prompt and answer, as in 512 128.
 
 Ends with 1 where nothing of what was asked for fits (and keeps to the --slo): the nearest that does
 is told. Speeds are predicted: from the profile that farthing bench stored of this model on this
@@ -47,6 +49,7 @@ _UNITS = {"": 1, "b": 1} | {
 }
 _MOST_BYTES = 1 << 60
 _MOST_ENTRIES = 32
+_MOST_MONEY = 10**9
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -216,6 +219,8 @@ def price(text: str) -> float:
         number = float(text)
     except ValueError:
         number = -1.0
-    if not 0 <= number < 1e9:
-        raise argparse.ArgumentTypeError(f"must be a price from 0, not {text!r:.40}")
+    if not 0 <= number <= _MOST_MONEY:
+        raise argparse.ArgumentTypeError(
+            f"must be a price from 0 to {_MOST_MONEY:,}, not {text!r:.40}"
+        )
     return number

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from math import log2
 from typing import TYPE_CHECKING
 
+from farthing.cli.output_file import output_file
 from farthing.core import RequestError
 from farthing.files.replacing import replacing
 from farthing.plan.grid import Question, most_users
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from farthing.cli.plan import Answer
-
-    Points = list[tuple[int, int]]
 
 _WIDTH, _HEIGHT = 800, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 240, 50, 50
@@ -31,28 +30,44 @@ _STYLE = (
 )
 
 
-def write_frontier(answer: Answer, path: Path) -> None:
-    """Writes an SVG file. Raises `FarthingError` where it cannot be written."""
+@dataclass(frozen=True)
+class _Line:
+    """Users that fit at each context; where it `is_judged`, with the SLO kept."""
+
+    label: str
+    colour: str
+    is_judged: bool
+    points: list[tuple[int, int]]
+
+
+def plot_file(name: str, lengths: str | None) -> Path:
+    """Where a plot goes. Raises `RequestError` where none could be written, or drawn."""
+    path = output_file(name, "--plot")
     if path.suffix.lower() != ".svg":
         raise RequestError(f"--plot writes SVG: call the file {path.stem or 'frontier'}.svg")
-    if answer.question.traffics[0].deviation:
+    if lengths is not None:
         raise RequestError("--plot draws users over contexts: leave out --lengths")
+    return path
+
+
+def write_frontier(answer: Answer, path: Path) -> None:
+    """Writes an SVG file. Raises `FarthingError` where it cannot be written."""
     with replacing(path) as file:
         file.write(frontier(answer).encode())
 
 
 def frontier(answer: Answer) -> str:
     """The picture: a line for each precision and kind of cache, dashed where an SLO is kept."""
-    lines: list[tuple[str, str, Points]] = []
+    lines: list[_Line] = []
     plain = replace(answer.question, objective=None)
     contexts = _contexts(answer)
     for number, (subject, speed) in enumerate(answer.subjects):
         colour = _COLOURS[number % len(_COLOURS)]
         name = f"{subject.weights}, {subject.kv_dtype.value} cache"
-        variants: list[tuple[str, str, Question]] = [(name, "", plain)]
+        variants: list[tuple[str, bool, Question]] = [(name, False, plain)]
         if answer.question.objective is not None and speed is not None:
-            variants.append((f"{name}, slo kept", " slo", answer.question))
-        for label, kind, question in variants:
+            variants.append((f"{name}, slo kept", True, answer.question))
+        for label, is_judged, question in variants:
             points = [
                 (
                     context,
@@ -65,8 +80,8 @@ def frontier(answer: Answer) -> str:
                 )
                 for context in contexts
             ]
-            style = f'class="line{kind}" stroke="{colour}"'
-            lines.append((label, style, [point for point in points if point[1] > 0]))
+            drawn = [point for point in points if point[1] > 0]
+            lines.append(_Line(label, colour, is_judged, drawn))
     return "\n".join(_drawing(answer, contexts, lines)) + "\n"
 
 
@@ -79,10 +94,8 @@ def _contexts(answer: Answer) -> list[int]:
     return sorted(spread | set(asked))
 
 
-def _drawing(
-    answer: Answer, contexts: list[int], lines: list[tuple[str, str, Points]]
-) -> Iterator[str]:
-    most = max([2, *(users for _, _, points in lines for _, users in points)])
+def _drawing(answer: Answer, contexts: list[int], lines: list[_Line]) -> Iterator[str]:
+    most = max([2, *(users for line in lines for _, users in line.points)])
     first, last = log2(contexts[0]), max(log2(contexts[-1]), log2(contexts[0]) + 1)
 
     def x(context: int) -> float:
@@ -110,13 +123,21 @@ def _drawing(
         yield f'<text x="{_LEFT - 8}" y="{y(users) + 4:.1f}" text-anchor="end">{users:,}</text>'
     yield f'<text x="{_LEFT}" y="{_HEIGHT - 10}">tokens of context for each user</text>'
     yield f'<text x="{_LEFT - 60}" y="{_TOP - 8}">users</text>'
-    for number, (label, style, points) in enumerate(lines):
-        drawn = " ".join(f"{x(context):.1f},{y(users):.1f}" for context, users in points)
+    for number, line in enumerate(lines):
+        style = f'class="line{" slo" if line.is_judged else ""}" stroke="{line.colour}"'
+        places = [(x(context), y(users)) for context, users in line.points]
+        drawn = " ".join(f"{across:.1f},{down:.1f}" for across, down in places)
         yield f'<polyline {style} points="{drawn}"/>'
+        if len(places) == 1:
+            # A line through one point has no length.
+            [(across, down)] = places
+            look = 'fill="none" r="7"' if line.is_judged else f'fill="{line.colour}" r="4"'
+            place = f'cx="{across:.1f}" cy="{down:.1f}"'
+            yield f'<circle {place} stroke="{line.colour}" {look}/>'
         height = _TOP + 20 * number
         right = _WIDTH - _RIGHT + 12
         yield f'<polyline {style} points="{right},{height} {right + 20},{height}"/>'
-        shown = label if points else f"{label}: none"
+        shown = line.label if line.points else f"{line.label}: none"
         yield f'<text x="{right + 26}" y="{height + 4}">{escape(shown)}</text>'
     yield "</svg>"
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from farthing.cli.config import DEFAULT_SOURCE
 from farthing.cli.plan_options import listed
+from farthing.cli.plan_report import shown_count
 from farthing.core import KVDtype, RequestError
 from farthing.engine.draft_copy import copy_in
-from farthing.engine.drafting import drafting_of, refuse_larger
+from farthing.engine.drafting import drafting_of, refuse_as_costly
 from farthing.plan.memory import DRAFT_ROWS
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
 
     reserve = arguments.reserve
     if arguments.params is not None:
-        name = f"{arguments.params / 1e9:g}B parameters"
+        name = f"a shape of {shown_count(arguments.params)} parameters"
         shape = Shape(
             name,
             arguments.params,
@@ -118,6 +119,12 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
             arguments.head_dim,
             arguments.heads,
         )
+        if shape.parameters < shape.least_parameters:
+            raise RequestError(
+                f"--params {shape.parameters:,} is less than the {shape.least_parameters:,} that "
+                f"make keys and values in {shape.layers:,} layers with --kv-heads {shape.kv_heads} "
+                f"of --head-dim {shape.head_dim}: it counts single weights, as in 13e9"
+            )
         return Asked(None, shape, name, None, 0, DEFAULT_RESERVE if reserve is None else reserve)
     from farthing.cli.plan_source import described
 
@@ -144,7 +151,7 @@ def _draft_of(drafting: Drafting, *, quiet: bool) -> Callable[[Model], Model] | 
         draft = found.model
 
     def fitting(target: Model) -> Model:
-        refuse_larger(draft, target)
+        refuse_as_costly(draft, target)
         return draft
 
     return fitting

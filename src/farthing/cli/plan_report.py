@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from farthing.plan.sum import MemorySum
 
 _KIB = 1024.0
+_KEYS = 4
+"""The first columns, which tell what a row is about: weights, cache, context and users."""
 
 
 def shown_size(size: float) -> str:
@@ -27,6 +29,13 @@ def shown_size(size: float) -> str:
             return f"{size:,.0f} B" if unit == "B" else f"{size:,.1f} {unit}"
         size /= _KIB
     raise AssertionError("the last unit ends the loop")
+
+
+def shown_count(number: int) -> str:
+    """A large number for people, as of parameters: 134.5M, 13B; one below a million in full."""
+    if number < 10**6:
+        return f"{number:,}"
+    return f"{number / 1e6:,.1f}M" if number < 10**9 else f"{number / 1e9:,.4g}B"
 
 
 def counted(count: int, what: str) -> str:
@@ -44,7 +53,7 @@ def print_tables(answer: Answer) -> None:
     shown = next((cell for cell in answer.cells if cell.fits), answer.cells[0])
     write_table(sum_table(_sum_of(answer, shown), f"memory: {_called(shown)}"))
     print()
-    write_table(_grid_table(answer))
+    write_table(_grid_table(answer), keys=_KEYS)
     for line in _advice(answer):
         print(line)
 
@@ -114,6 +123,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
             "notes": list(answer.why_no_profile),
         },
         "sum": {"of": _called(shown), **sum_facts(_sum_of(answer, shown))},
+        "remarks": list(answer.remarks),
         "cells": [cell_facts(cell) for cell in answer.cells],
         "fits": any(cell.answers for cell in answer.cells),
         "nearest": [asdict(each) for each in answer.nearest],
@@ -140,11 +150,15 @@ def cell_facts(cell: Cell) -> dict[str, Any]:
 def _head(answer: Answer) -> list[str]:
     asked, question = answer.asked, answer.question
     where = f", {asked.path}" if asked.path and asked.path != asked.name else ""
+    known = asked.context_length
     lines = [
-        f"{asked.name}{where}: {asked.parameters / 1e6:,.1f}M parameters"
-        + (f", context {asked.context_length:,}" if asked.context_length else ""),
+        f"{asked.name}{where}: {shown_count(asked.parameters)} parameters, context {known:,}"
+        if known
+        else asked.name,
         f"memory {shown_size(question.room)}, {answer.room_source}",
     ]
+    if question.objective is not None:
+        lines.append(f"slo {question.objective}")
     ceilings = answer.machine.ceilings
     if ceilings is not None:
         rates = ", ".join(
@@ -159,7 +173,7 @@ def _head(answer: Answer) -> list[str]:
             lines.append(f"  corrected by {speed.basis}")
             break
     lines += [f"  {why}" for why in answer.why_no_profile[:1]]
-    return lines
+    return [*lines, *answer.remarks]
 
 
 def _grid_table(answer: Answer) -> Table:
@@ -180,7 +194,7 @@ def _grid_table(answer: Answer) -> Table:
         table.add_column("a million: prompt / cached / written", justify="right")
     table.add_column("limit", no_wrap=True)
     if answer.question.objective is not None:
-        table.add_column(f"slo {answer.question.objective}", no_wrap=True)
+        table.add_column("slo", no_wrap=True)
     for cell in answer.cells:
         table.add_row(*_row(cell, timed, priced, answer.question.objective is not None))
     return table

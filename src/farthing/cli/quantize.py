@@ -56,9 +56,9 @@ _DEFAULT = "default"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     from farthing.cli.options import add_model
-    from farthing.files.formats import STORAGE_FORMATS
+    from farthing.files.formats import STORAGE_FORMATS, as_spelled, spelling
     from farthing.forge.methods import Method
-    from farthing.forge.schemes import SHORT, spelling
+    from farthing.forge.schemes import SHORT
     from farthing.quant.formats import WRITABLE_FORMATS
 
     schemes = {spelling(name): STORAGE_FORMATS[name].bits for name in WRITABLE_FORMATS}
@@ -67,6 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     table = "\n".join(f"  {scheme:16}{bits}" for scheme, bits in schemes.items())
     parser.epilog = (
         f"schemes and their bits a weight (K: the length of a row):\n{table}\n  {short}\n\n"
+        "Q4_K, q4-k and q4_k are one scheme, and so it is with all of them.\n\n"
         f"{_METHODS}\n{_PATTERNS}\n{_EXAMPLES}"
     )
     add_model(parser)
@@ -78,7 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scheme",
         required=True,
-        type=str.lower,
+        type=as_spelled,
         choices=(*schemes, *SHORT),
         metavar="SCHEME",
         help="see the list below",
@@ -129,12 +130,12 @@ def run(arguments: argparse.Namespace) -> int:
     from farthing.forge.quantize import quantize
 
     _check_receipt_flags(arguments)
-    with terminal_progress(quiet=arguments.json) as progress:
+    with terminal_progress() as progress:
         source = resolve(arguments.model, progress)
         reference = None
         if arguments.reference is not None:
             reference = open_checkpoint(resolve(arguments.reference, progress))
-    with open_checkpoint(source) as checkpoint, stage_bar(arguments.json) as bar:
+    with open_checkpoint(source) as checkpoint, stage_bar() as bar:
         wish = _wish(arguments, checkpoint, reference)
         report = quantize(
             checkpoint, Path(arguments.out), wish, force=arguments.force, progress=bar

@@ -6,10 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from farthing.cli.process import say
+from farthing.files.formats import spelling
 from farthing.files.receipt import to_json
 from farthing.forge.methods import Method
 from farthing.forge.patterns import short_name
-from farthing.forge.schemes import spelled, spelling
+from farthing.forge.schemes import spelled
 from farthing.lab.facts import facts, model_hash
 from farthing.plan.machine import usable_cores
 

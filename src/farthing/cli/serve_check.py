@@ -12,10 +12,12 @@ from farthing.cli.plan_report import shown_size, sum_facts, sum_table
 from farthing.cli.process import say
 from farthing.cli.progress import terminal_progress
 from farthing.cli.terminal import write_table
+from farthing.cli.threads import warn_of_threads
 from farthing.core import DoesNotFitError
 from farthing.files.catalog import resolve
 from farthing.plan.memory import require_room
 from farthing.serve.loading import prospect_of
+from farthing.serve.places import usage_in_memory
 from farthing.serve.run import refuse_early
 from farthing.serve.settings import Settings
 
@@ -45,6 +47,8 @@ def check(settings: Settings, options: ModelOptions, arguments: argparse.Namespa
     Fetches the model where it is not on disk, as serving it would, and reads no weights.
     """
     refuse_early(settings)
+    if (warning := usage_in_memory(settings)) is not None:
+        say(f"warning: {warning}")
     store = settings.prefix_store_bytes if settings.prefix_store else 0
     with terminal_progress(quiet=arguments.json) as progress:
         path = resolve(options.model, progress)
@@ -54,12 +58,7 @@ def check(settings: Settings, options: ModelOptions, arguments: argparse.Namespa
         advice = None
     except DoesNotFitError as error:
         advice = str(error)
-    threads = prospect.sizes.plan.threads
-    if options.threads is not None and options.threads > threads:
-        say(
-            f"warning: {options.threads} threads are asked for, and {threads} will run: so many "
-            "cores are usable"
-        )
+    warn_of_threads(options.threads)
     configuration = _configuration(settings, arguments)
     if arguments.json:
         _print_json(str(path), configuration, prospect, advice)

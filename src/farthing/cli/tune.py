@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from farthing.cli.tune_report import Report
     from farthing.engine.load import LoadProgress
     from farthing.files.checkpoint import Checkpoint
+    from farthing.lab.tune_choose import Usual
     from farthing.lab.tune_points import Load
+    from farthing.lab.tune_variants import Variant
     from farthing.models.load import Model
     from farthing.plan.objective import Objective
 
@@ -43,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         # What would be refused in the end is refused before anything is measured.
         text = read_file(output)
         merged(text, _expected(arguments, wanted), [], str(output), force=arguments.force)
-    with terminal_progress(quiet=arguments.json) as progress:
+    with terminal_progress() as progress:
         report = _tuned(arguments, wanted, progress)
     if not arguments.dry_run:
         report.profiles = _stored(report)
@@ -100,6 +102,7 @@ def _refuse_contradictions(arguments: argparse.Namespace) -> None:
 
 def _tuned(arguments: argparse.Namespace, wanted: Objective, progress: LoadProgress) -> Report:
     from farthing.cli.tune_report import Report
+    from farthing.cli.tune_server import measure_server
     from farthing.files.catalog import resolve
     from farthing.lab.tune import Wish, tune
     from farthing.lab.tune_gate import Reference, gate
@@ -144,16 +147,45 @@ def _tuned(arguments: argparse.Namespace, wanted: Objective, progress: LoadProgr
             arguments.seconds,
             arguments.seed,
             arguments.price_per_hour,
+            usual_of(variants[0], load),
         )
         tuning = tune(
             variants,
             load_tokenizer(checkpoint),
             wish,
+            server=measure_server,
             room=available_memory(),
             progress=progress.phase,
         )
         left_out = [*refused, *tuning.left_out]
         return Report(tuning, wish, arguments.model, path, _command(arguments), left_out)
+
+
+def usual_of(variant: Variant, load: Load) -> Usual | None:
+    """What a server does that is told nothing but how `variant` runs; None where that finds no
+    memory.
+    """
+    from farthing.lab.tune_choose import Usual
+    from farthing.lab.tune_variants import needed_tokens
+    from farthing.plan.grid import largest
+    from farthing.plan.memory import DRAFT_ROWS
+    from farthing.serve.admission import objective_of
+    from farthing.serve.settings import Settings
+    from farthing.serve.sizing import choose_sizes
+
+    sizes = choose_sizes(
+        variant.model,
+        kv_dtype=variant.kv_dtype,
+        activations=variant.activations,
+        threads=variant.threads,
+        draft_rows=DRAFT_ROWS,
+    )
+    if not sizes.fits:
+        return None
+    slots, tokens = sizes.plan.slots, sizes.plan.cache_tokens
+    texts = largest(lambda texts: needed_tokens(load, texts) <= tokens, min(slots, load.users))
+    step_seconds = objective_of(Settings()).latency_target
+    return Usual(variant.name, slots, step_seconds, texts, tokens)
 
 
 def _opened(path: Path, stack: ExitStack) -> Checkpoint:

@@ -55,13 +55,16 @@ def as_json(report: Report) -> dict[str, Any]:
                 {**asdict(each), "tokens_per_second": each.tokens_per_second}
                 for each in tuning.curve.points
             ],
+            "contradictions": tuning.curve.contradictions,
         },
         "knee": {
             "sequences": tuning.curve.knee,
             "cause": tuning.curve.cause,
+            "within": tuning.curve.knee_within,
             "definition": DEFINITION,
         },
         "overhead": asdict(tuning.overhead),
+        "server": asdict(tuning.server),
         "engines": {name: _engine_facts(tuning, name) for name in tuning.samples},
         "well_known": tuning.narrow,
         "resumed_figures": tuning.resumed,

@@ -21,9 +21,10 @@ farthing plan and farthing serve predict from."""
 
 _EPILOG = """\
 Every user asks again as soon as there is an answer. Of all requests 99 in 100 must keep to --slo,
-and even if everything took longer by --margin. --slo is ttft=2s,tpot=100ms (seconds to the first
-token; from token to token, in the mean over an answer), one of these, or MLPerf's server or
-interactive. --lengths has a request a line: tokens of prompt and answer, as in 512 128.
+and even if everything took longer by --margin. --slo is ttft=2s,tpot=100ms (to the first token;
+from token to token, in the mean over an answer; in s or ms), one of these, MLPerf's server or
+interactive, or patient (ttft=30s,tpot=100ms). --lengths has a request a line: tokens of prompt and
+answer, as in 512 128.
 
 --candidates are other precisions of MODEL, made by farthing quantize. One may be chosen where its
 receipt, by the worse end of its intervals, is within --quality: perplexity=1.02 (a ratio), kl=0.01

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import isinf
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from farthing.lab.tune_choose import Forecast
     from farthing.lab.tune_curve import BatchPoint
     from farthing.plan.price import Prices
+
+
+_USUAL = "as it is by default: nothing is faster by more than measured times are unsure"
 
 
 @dataclass
@@ -77,10 +81,12 @@ def evidence(report: Report) -> list[str]:
         report.command,
         f"for {_wanted(report)}",
         f"foretold: {_forecast(best)}; {_margin(report)}",
+        *_warning(report),
         f"measured ms a step by batch, at {tuning.curve.context:,} tokens: {curve}",
         _known(tuning),
         _knee(report),
         f"step-seconds lets prompts join with about {best.setting.chunk} tokens a step",
+        *([_USUAL] if best.setting.usual else []),
     ]
 
 
@@ -98,13 +104,18 @@ def print_tables(report: Report) -> None:
         print(f"  {tuning.resumed} figures are of a run that was stopped")
     for each in report.left_out:
         print(f"  {each}")
-    print("\nengines: milliseconds a step")
+    work = tuning.server
+    print(
+        f"  the server takes {1e3 * work.before(report.wish.load.prompt):.2f} ms for a request, "
+        f"{1e3 * work.token:.3f} for a token that it streams"
+    )
+    print("\nengines: milliseconds a step, Python included")
     write_table(_engines(tuning, report.wish.load.users))
     print(f"\nbatches at {tuning.curve.context:,} tokens")
     write_table(_curve(report))
     print(_knee(report))
     print()
-    print("\n".join(_verdict(report)))
+    print("\n".join([*_warning(report), *_verdict(report)]))
 
 
 def _verdict(report: Report) -> list[str]:
@@ -124,6 +135,8 @@ def _verdict(report: Report) -> list[str]:
             lines.append("ask for less (--slo, --margin), shorter texts or other --candidates")
         return lines
     lines = [f"chosen: {tuning.chosen.name}"]
+    if choice.best.setting.usual:
+        lines.append(f"  {_USUAL}")
     lines += [f"  {key} = {value}" for key, value in settings_of(report).items()]
     lines.append(f"foretold: {_forecast(choice.best)}; {_margin(report)}")
     if report.written is not None:
@@ -164,7 +177,21 @@ def _forecast(forecast: Forecast) -> str:
 
 def _margin(report: Report) -> str:
     margin = shown_forecast(report.tuning).margin(report.wish.objective)
+    if isinf(margin):
+        return "no time is asked for"
+    if margin >= 1:
+        return f"everything may take {1 + margin:,.3g} times as long"
     return f"everything may take {margin:.0%} longer"
+
+
+def _warning(report: Report) -> list[str]:
+    """Of figures that cannot all be right: everything else rests on them."""
+    wrong = report.tuning.curve.contradictions
+    if not wrong:
+        return []
+    why = "something else was running, or the processor's caches hold most of the model"
+    what = "what is foretold and chosen rests on them: measure again on a quiet machine"
+    return [f"warning: times that do not fit together: {'; '.join(wrong)}; {why}; {what}"]
 
 
 def _engines(tuning: Tuning, users: int) -> Table:
@@ -173,7 +200,10 @@ def _engines(tuning: Tuning, users: int) -> Table:
     shown = probes(sorted(shared), tuning.curve.context)
     table = _table("engine", *(step.label for step in shown), "memory for texts", "")
     for name, samples in tuning.samples.items():
-        cells = [f"{1e3 * median(samples.seconds[step]):,.2f}" for step in shown]
+        cells = []
+        for step in shown:
+            seconds = median(samples.seconds[step]) + tuning.overhead.seconds(step.shape.rows)
+            cells.append(f"{1e3 * seconds:,.2f}")
         rest = "" if name in tuning.costs else "clearly slower: no further steps measured"
         texts = f"{tuning.slots[name]:,} of {users:,}"
         table.add_row(name, *cells, texts, rest)
@@ -216,6 +246,13 @@ def _knee(report: Report) -> str:
     last = curve.points[-1].batch
     short = last < batches(report.wish.load.users)[-1]
     memory = "; there is no memory to measure larger ones" if short else ""
+    if curve.cause is None:
+        if curve.contradictions:
+            return f"knee: not known, nor its cause, by times that do not fit together{memory}"
+        least, most = curve.knee_within
+        until = f"and one of {most:,}" if most is not None else f"and more than {last:,}"
+        found = f"between a batch of {least:,} {until}: the measured intervals leave it open"
+        return f"knee: {found} ({DEFINITION}){memory}"
     if curve.knee is None:
         found = f"not reached up to a batch of {last:,}; {curve.cause} is the most of a step"
         return f"knee: {found}{memory}"

@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from farthing.cli.progress import terminal_progress
 
-    with terminal_progress(quiet=arguments.json) as progress:
+    with terminal_progress() as progress:
         subject = _Subject(arguments.model, arguments.tokens, arguments.threads, progress)
         checks = []
         for check in subject.checks():

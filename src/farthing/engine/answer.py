@@ -129,6 +129,10 @@ def _move(line: list[Waiter], waiters: list[Waiter]) -> None:
             waiters.append(line.pop())
 
 
+_AT_ONCE = 8
+"""Of a loop's readers, so many write before it looks for newcomers again."""
+
+
 def wake(waiters: Iterable[Waiter]) -> None:
     """Wakes readers: each loop of asyncio once, however many of its futures there are."""
     futures: dict[AbstractEventLoop, list[Future[None]]] = {}
@@ -140,10 +144,12 @@ def wake(waiters: Iterable[Waiter]) -> None:
     for loop, some in futures.items():
         # A loop that is closed has no reader any more.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(_resolve, some)
+            loop.call_soon_threadsafe(_resolve, loop, some)
 
 
-def _resolve(futures: list[Future[None]]) -> None:
-    for future in futures:
+def _resolve(loop: AbstractEventLoop, futures: list[Future[None]]) -> None:
+    for future in futures[:_AT_ONCE]:
         if not future.done():
             future.set_result(None)
+    if rest := futures[_AT_ONCE:]:
+        loop.call_soon(_resolve, loop, rest)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _EMPTY = StepShape(0, 0, 0, 0)
 _FAR = 1024
-"""Positions between the two steps that show what a position costs; the cost is a line in them."""
+"""Positions between the two steps that show what a position costs; the cost is a line in them, but
+for layers with windows."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from farthing.engine.host_time import HostTime
     from farthing.engine.sequence import Sequence
 
-_TRIALS = 0.005
+_TRIALS = 0.002
 """The part of the time of steps that is for trying what does not seem to pay."""
 
 _MOST_TRIALS = 1.0

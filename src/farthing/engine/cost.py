@@ -8,6 +8,9 @@ be learned with one set of equations, and its bends lie wherever the measurement
     seconds = base + token * tokens + sum over k of bend_k * max(0, tokens - k)
               + row * rows + attend * context + read * reads
 
+Layers that attend to a window see of a text no more than that: `context` and `reads` count as what
+the layers see on average, each token as if it stood where they all do in the mean, and each text.
+
 All coefficients are at least 0, so the estimate rises with every argument, and more steeply the
 longer the step. `attend` and `read` are apart since a chunk of a prompt reads its earlier positions
 once for all its tokens, and sequences that decode read each their own.
@@ -28,6 +31,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from farthing.models.program import CacheLayer
+
+    Windows = tuple[tuple[int, float], ...]
+    """Latest positions that are attended to, and by which share of all heads; the others attend to
+    all."""
 
 NO_LIMIT = 2**30
 """Tokens of a step that nothing is known of."""
@@ -91,10 +100,23 @@ def attended(position: int, count: int) -> int:
     return count * position + count * (count + 1) // 2
 
 
-class StepCost:
-    """Learns from each step what a step costs; knows nothing before the first."""
+def windows_of(layers: Iterable[CacheLayer]) -> Windows:
+    """The windows of a model's layers; each layer counts as what a position of it takes."""
+    sizes: dict[int, int] = {}
+    for layer in layers:
+        sizes[layer.window] = sizes.get(layer.window, 0) + layer.kv_heads * layer.head_dim
+    whole = sum(sizes.values())
+    return tuple((window, size / whole) for window, size in sorted(sizes.items()) if window)
 
-    def __init__(self) -> None:
+
+class StepCost:
+    """Learns from each step what a step costs; knows nothing before the first.
+
+    `windows` are the model's, by `windows_of`.
+    """
+
+    def __init__(self, windows: Windows = ()) -> None:
+        self._windows = windows
         self._observed = 0
         self._last = (0, 0)
         self._alike = 0
@@ -116,7 +138,7 @@ class StepCost:
         self._last = shape[:2]
         if self._alike % (_ALIKE if self._alike <= _LONG_ALIKE else _LONG_ALIKE):
             return
-        worths = list(map(mul, _TYPICAL, _terms(shape)))
+        worths = list(map(mul, _TYPICAL, self._terms(shape)))
         worth = sum(worths)
         factors = [each / worth for each in worths]
         value = seconds / worth
@@ -128,7 +150,7 @@ class StepCost:
 
     def seconds(self, shape: StepShape) -> float:
         """What such a step should take; 0 before anything was observed."""
-        return _dot(self._coefficients, _terms(shape))
+        return _dot(self._coefficients, self._terms(shape))
 
     def seen(self, tokens: int) -> bool:
         """Whether a step of about so many tokens was observed."""
@@ -153,6 +175,15 @@ class StepCost:
             else:
                 most = middle
         return least
+
+    def _terms(self, shape: StepShape) -> tuple[float, ...]:
+        """What the coefficients multiply."""
+        tokens, rows, context, reads = shape
+        seen, read = float(context), float(reads)
+        for window, share in self._windows:
+            seen -= share * max(0, context - window * tokens)
+            read -= share * max(0, reads - window * max(1, rows))
+        return (1, tokens, *(max(0, tokens - bend) for bend in _BENDS), rows, seen, read)
 
     def _weight(self, tokens: int, value: float, factors: list[float]) -> float:
         """Less than 1 for an outlier; moves the usual error of steps of about so many tokens."""
@@ -198,9 +229,3 @@ class StepCost:
 def _dot(left: Iterable[float], right: Iterable[float]) -> float:
     total: float = sum(map(mul, left, right))
     return total
-
-
-def _terms(shape: StepShape) -> tuple[float, ...]:
-    """What the coefficients multiply."""
-    tokens, rows, context, reads = shape
-    return (1, tokens, *(max(0, tokens - bend) for bend in _BENDS), rows, context, reads)

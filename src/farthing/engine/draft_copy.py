@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from farthing.core import RequestError, StoredTensor, UnsupportedModelError
-from farthing.files.formats import stored_bytes
+from farthing.files.formats import format_for, spelling, stored_bytes
+from farthing.plan.packed import matrix_bytes, packed_format
 from farthing.plan.precision import PRECISIONS
 from farthing.quant.formats import WRITABLE_FORMATS, bits_per_weight, decode, encode
 
@@ -27,37 +29,60 @@ _WIDE_BITS = 16
 def copy_in(model: Model, scheme: str) -> Model:
     """The model with every matrix in the format that `scheme` spells: int4, int4-g64, q4_0, ...
 
-    Raises `RequestError` for a scheme that is none, that does not divide a row, or that makes
-    nothing smaller: of a model that is quantised already.
+    One whose rows are no whole blocks of a K-quant gets what farthing quantize would write for it.
+    Raises `RequestError` for a scheme that is none, that does not divide a row, or whose copy would
+    be read no faster than the model, which is so of all copies of a quantised one.
     """
     short = PRECISIONS.get(scheme.lower())
     name = (short and short.format) or scheme.upper().replace("-", "_")
     if name not in WRITABLE_FORMATS:
-        known = ", ".join(each.lower().replace("_", "-") for each in WRITABLE_FORMATS)
+        known = ", ".join(map(spelling, WRITABLE_FORMATS))
         raise RequestError(f"--speculate self={scheme:.40}: no such scheme; there are {known}")
-    narrow = narrow_matrix(model)
-    if narrow is not None:
+    narrow = narrow_formats(model)
+    if narrow:
+        listed = ", ".join(f"{count} as {spelling(each)}" for each, count in narrow.most_common())
         raise RequestError(
-            f"--speculate self={scheme}: {model.name} has its weights as {model.formats[narrow]}, "
-            "and a copy of them would be no cheaper to run: this is for models of 16 bits; name a "
-            "smaller model (draft=MODEL) or look up (ngram)"
+            f"--speculate self={scheme}: of its {len(_matrices(model))} matrices {model.name} has "
+            f"{listed}, and a copy of them would be no cheaper to run: this is for models of 16 "
+            "bits; name a smaller model (draft=MODEL) or look up (ngram)"
         )
     try:
-        return stored_again(model, name)
+        copy = _copied(
+            model,
+            name,
+            {weight: format_for(name, shape[1]) for weight, shape in _matrices(model).items()},
+        )
     except UnsupportedModelError as error:
         raise RequestError(f"--speculate self={scheme}: {error}") from None
+    own, other = read_bytes(copy), read_bytes(model)
+    if own >= other:
+        raise RequestError(
+            f"--speculate self={scheme}: a guess would read {own / 1e6:,.1f} MB of weights, and a "
+            f"step of {model.name} itself reads {other / 1e6:,.1f} MB: name a scheme of fewer bits "
+            "(self=int4), or look up (ngram)"
+        )
+    return copy
 
 
-def narrow_matrix(model: Model) -> str | None:
-    """The first matrix of fewer than 16 bits a weight, None where there is none."""
-    return next(
-        (
-            weight
-            for weight, shape in _matrices(model).items()
-            if bits_per_weight(model.formats[weight], shape) < _WIDE_BITS
-        ),
-        None,
+def narrow_formats(model: Model) -> Counter[str]:
+    """The formats of fewer than 16 bits a weight, and how many matrices have each."""
+    return Counter(
+        model.formats[weight]
+        for weight, shape in _matrices(model).items()
+        if bits_per_weight(model.formats[weight], shape) < _WIDE_BITS
     )
+
+
+def read_bytes(model: Model) -> int:
+    """Bytes of the matrices that one step multiplies, as they run with each format's own
+    activations. An embedding that is no head is not among them: a token reads one row of it.
+    """
+    multiplied = {op.weights[0] for op in model.program.ops if op.kind in ("linear", "logits")}
+    total = 0
+    for weight in multiplied:
+        outputs, inputs = model.program.weights[weight].shape
+        total += matrix_bytes(packed_format(model.formats[weight], None, inputs), outputs, inputs)
+    return total
 
 
 def stored_again(model: Model, name: str) -> Model:
@@ -66,17 +91,20 @@ def stored_again(model: Model, name: str) -> Model:
     A matrix is encoded each time it is read, which a backend does once, as it packs it. Raises
     `UnsupportedModelError` where the format's blocks do not divide the rows of one.
     """
-    matrices = _matrices(model)
-    for weight, shape in matrices.items():
+    return _copied(model, name, dict.fromkeys(_matrices(model), name))
+
+
+def _copied(model: Model, name: str, formats: Mapping[str, str]) -> Model:
+    for weight, each in formats.items():
         try:
-            stored_bytes(name, shape)
+            stored_bytes(each, model.program.weights[weight].shape)
         except UnsupportedModelError as error:
             raise UnsupportedModelError(f"{weight}: {error}") from None
     return replace(
         model,
         name=f"{model.name} as {name}",
-        tensors=_Copies(model, frozenset(matrices), name),
-        formats=MappingProxyType({**model.formats, **dict.fromkeys(matrices, name)}),
+        tensors=_Copies(model, formats),
+        formats=MappingProxyType({**model.formats, **formats}),
     )
 
 
@@ -91,14 +119,13 @@ def _matrices(model: Model) -> dict[str, tuple[int, ...]]:
 class _Copies(Mapping[str, StoredTensor]):
     """A model's tensors, the matrices among them encoded as they are asked for."""
 
-    def __init__(self, model: Model, matrices: frozenset[str], name: str) -> None:
+    def __init__(self, model: Model, formats: Mapping[str, str]) -> None:
         self._tensors = model.tensors
-        self._matrices = matrices
-        self._format = name
+        self._formats = formats
 
     def __getitem__(self, name: str) -> StoredTensor:
         tensor = self._tensors[name]
-        return _encoded(tensor, self._format) if name in self._matrices else tensor
+        return _encoded(tensor, self._formats[name]) if name in self._formats else tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Literal
 
 from farthing.core import SPECULATION_RULES, SPECULATIONS, RequestError
-from farthing.engine.draft_copy import copy_in
+from farthing.engine.draft_copy import copy_in, read_bytes
 from farthing.files.catalog import resolve
 from farthing.files.checkpoint import open_checkpoint
 from farthing.models.load import load_model
@@ -50,19 +50,25 @@ class Drafting:
 def drafting_of(speculate: str, rule: str = SPECULATION_RULES[0], traffic: int = 0) -> Drafting:
     """What `--speculate`, `--speculate-rule` and `--lookup-traffic` ask for.
 
-    Raises `RequestError` for what is none, and for traffic where nothing is looked up.
+    Raises `RequestError` for what is none, for traffic where nothing is looked up, and for a rule
+    of guesses where there are none.
     """
     if rule not in SPECULATION_RULES:
         known = ", ".join(SPECULATION_RULES)
-        raise RequestError(f"speculate_rule must be one of {known}, not {rule!r:.40}")
+        raise RequestError(f"--speculate-rule must be one of {known}, not {rule!r:.40}")
     if type(traffic) is not int or not 0 <= traffic <= MOST_TRAFFIC:
         raise RequestError(
-            f"lookup_traffic is from 0 (none) to {MOST_TRAFFIC:,} tokens, not {traffic!r:.40}"
+            f"--lookup-traffic is from 0 (none) to {MOST_TRAFFIC:,} tokens, not {traffic!r:.40}"
         )
     if traffic and speculate not in LOOKUPS:
         raise RequestError(
-            f"lookup_traffic is for guesses that are looked up (speculate {' or '.join(LOOKUPS)}), "
-            f"and speculate is {speculate!r:.80}: leave one of them out"
+            "--lookup-traffic is for guesses that are looked up (--speculate "
+            f"{' or '.join(LOOKUPS)}), and --speculate is {speculate!r:.80}: leave one of them out"
+        )
+    if speculate == "off" and rule != SPECULATION_RULES[0]:
+        raise RequestError(
+            f"--speculate-rule {rule} says which guesses are taken, and with --speculate off there "
+            "are none: leave one of them out"
         )
     if speculate in SPECULATIONS:
         return Drafting("off" if speculate == "off" else "lookup", rule=rule, traffic=traffic)
@@ -74,7 +80,7 @@ def drafting_of(speculate: str, rule: str = SPECULATION_RULES[0], traffic: int =
             return Drafting("self", source, rule)
     known = ", ".join(SPECULATIONS)
     raise RequestError(
-        f"speculate must be one of {known}, draft=MODEL or self=SCHEME, not {speculate!r:.80}"
+        f"--speculate must be one of {known}, draft=MODEL or self=SCHEME, not {speculate!r:.80}"
     )
 
 
@@ -89,7 +95,7 @@ class Draft:
 def draft_of(drafting: Drafting, target: Model, progress: Progress) -> Draft | None:
     """The second model, of which no weight is read yet; None where none guesses.
 
-    Raises what `resolve`, `open_checkpoint`, `load_model`, `refuse_larger` and `copy_in` raise.
+    Raises what `resolve`, `open_checkpoint`, `load_model`, `refuse_as_costly` and `copy_in` raise.
     """
     if drafting.way == "self":
         return Draft(copy_in(target, drafting.source))
@@ -97,7 +103,7 @@ def draft_of(drafting: Drafting, target: Model, progress: Progress) -> Draft | N
         return None
     checkpoint = open_checkpoint(resolve(drafting.source, progress))
     draft = load_model(checkpoint)
-    refuse_larger(draft, target)
+    refuse_as_costly(draft, target)
     return Draft(draft, checkpoint)
 
 
@@ -119,6 +125,20 @@ def speculation_of(drafting: Drafting, draft: Backend | None = None) -> Speculat
     return Speculation(drafter, costly=drafter, rule=drafting.rule)
 
 
+def refuse_as_costly(draft: Model, target: Model) -> None:
+    """Raises `RequestError` for a draft that has more weights than its target, or of which a step
+    reads as many bytes: none of its guesses could save anything.
+    """
+    refuse_larger(draft, target)
+    own, other = read_bytes(draft), read_bytes(target)
+    if own >= other:
+        raise RequestError(
+            f"the draft {draft.name} reads {own / 1e6:,.1f} MB of weights for a guess, no less "
+            f"than the {other / 1e6:,.1f} MB that a step of {target.name} reads: name a smaller "
+            "model, or one of fewer bits (farthing quantize), or look up (ngram)"
+        )
+
+
 def refuse_larger(draft: Model, target: Model) -> None:
     """Raises `RequestError` for a draft that has more weights than its target."""
     sizes = [
@@ -133,21 +153,26 @@ def refuse_larger(draft: Model, target: Model) -> None:
         )
 
 
-def refuse_other_tokens(draft: Tokenizer, target: Tokenizer) -> None:
+def refuse_other_tokens(
+    draft: Tokenizer, target: Tokenizer, called: tuple[str, str] = ("draft", "target")
+) -> None:
     """Raises `RequestError`, naming the first token that differs, unless the draft's are among
-    the target's: the same bytes under the same ids, of which it may lack the last.
+    the target's: the same bytes under the same ids, of which it may lack the last. `called` is what
+    a person knows the two by.
     """
+    own_role, other_role = called
     count = min(draft.vocabulary_size, target.vocabulary_size)
     for token in range(count):
         own, other = draft.token_bytes(token), target.token_bytes(token)
         if own != other or draft.is_special(token) != target.is_special(token):
             raise RequestError(
-                f"the draft has another tokenizer than its target: token {token} is {own!r:.60} "
-                f"and not {other!r:.60}; name a draft with the target's tokenizer"
+                f"the {own_role} has another tokenizer than its {other_role}: token {token} is "
+                f"{own!r:.60} and not {other!r:.60}; name a {own_role} with the {other_role}'s "
+                "tokenizer"
             )
     if draft.vocabulary_size > count:
         raise RequestError(
-            f"the draft has another tokenizer than its target: token {count} is "
-            f"{draft.token_bytes(count)!r:.60}, and the target has only {count} tokens; name a "
-            "draft with the target's tokenizer"
+            f"the {own_role} has another tokenizer than its {other_role}: token {count} is "
+            f"{draft.token_bytes(count)!r:.60}, and the {other_role} has only {count} tokens; name "
+            f"a {own_role} with the {other_role}'s tokenizer"
         )

@@ -82,6 +82,7 @@ class Engine:
         scheduler = Scheduler(self._limits, frozenset(tokenizer.eos_ids), policy, speculation)
         self._loop = Loop(backend, scheduler, queue_tokens)
         self._ids = count()
+        self._seen: EngineStats | None = None
         finalize(self, self._loop.drop).atexit = False
 
     @classmethod
@@ -200,6 +201,18 @@ class Engine:
                 native_seconds=loop.native_seconds,
                 counters=loop.scheduler.counters.copy(),
             )
+
+    def lately(self) -> EngineStats:
+        """The same, as it was when a caller last found it unchanging: waits for nobody."""
+        state = self._loop.state
+        if self._seen is None:
+            self._seen = self.stats()
+        elif state.acquire(blocking=False):
+            try:
+                self._seen = self.stats()
+            finally:
+                state.release()
+        return self._seen
 
     def pace(self, running: int, context: int) -> Pace:
         """How fast it goes with `running` texts that have `context` tokens in all."""

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from itertools import product
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from farthing.engine.cost import StepCost, StepShape
+from farthing.backends.ceilings import tier_and_kernels
+from farthing.engine.cost import StepCost, StepShape, windows_of
+from farthing.engine.load import load
 from farthing.plan.machine import processor
+from farthing.plan.memory import plan_memory
 from farthing.plan.precision import AS_STORED
 from farthing.plan.profile import find_profile, profile_key
 from farthing.plan.speed import Speed
 from farthing.plan.subject import ModelSubject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
+    from farthing.engine.cost import Windows
+    from farthing.engine.engine import Engine
     from farthing.models.load import Model
     from farthing.plan.memory import MemoryPlan
 
@@ -31,14 +37,17 @@ _PASSES = 16
 
 
 class Foretold(NamedTuple):
-    """Steps with their seconds, in an order to learn from; and when the profile was measured."""
+    """Steps with their seconds, in an order to learn from; when the profile was measured, and the
+    model's windows.
+    """
 
     steps: tuple[StepTime, ...]
     measured: str
+    windows: Windows = ()
 
     def cost(self) -> StepCost:
         """One that has learned from them, as a simulation wants it."""
-        cost = StepCost()
+        cost = StepCost(self.windows)
         for shape, seconds in self.steps:
             cost.observe(shape, seconds)
         return cost
@@ -59,7 +68,37 @@ def foretell(
     steps = [*_decoding(speed, plan), *_reading(speed, plan)]
     # Steps that are alike and follow one another would be learned from once.
     Random(0).shuffle(steps)
-    return Foretold(tuple(steps * _PASSES), profile.measured), ""
+    windows = windows_of(model.program.cache)
+    return Foretold(tuple(steps * _PASSES), profile.measured, windows), ""
+
+
+def load_foretold(
+    model: str | Path, *, planner: Callable[..., MemoryPlan] = plan_memory, **options: Any
+) -> tuple[Engine, Foretold | None, str]:
+    """An engine that has learned from its model's profile, as servers and commands load theirs.
+
+    With the profile's steps, or None and why there is none, in words. `planner` and `options` are
+    as those of `load`, whose errors it raises. What a draft model's steps take is learned, too.
+    """
+    chosen: list[tuple[Model, Model | None, MemoryPlan]] = []
+
+    def noting(target: Model, **asked: Any) -> MemoryPlan:
+        plan = planner(target, **asked)
+        chosen.append((target, asked["draft"], plan))
+        return plan
+
+    engine = load(model, planner=noting, **options)
+    ((target, draft, plan),) = chosen
+    isa, kernels = tier_and_kernels()
+    foretold, why = foretell(target, plan, isa=isa, kernels=kernels)
+    guesses = None
+    if draft is not None and plan.draft is not None:
+        guesses, _ = foretell(draft, plan.draft, isa=isa, kernels=kernels)
+    if foretold is not None or guesses is not None:
+        engine.expect(
+            () if foretold is None else foretold.steps, () if guesses is None else guesses.steps
+        )
+    return engine, foretold, why
 
 
 def _decoding(speed: Speed, plan: MemoryPlan) -> Iterator[StepTime]:

@@ -10,6 +10,7 @@ from farthing.core import BLOCK_TOKENS, ContextLengthError, RequestError
 
 if TYPE_CHECKING:
     from farthing.core import Request
+    from farthing.engine.cost import Windows
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,14 @@ class Policy:
     `latency_target` seconds, by the cost of steps so far, and one block at least; None sets no
     such bound. `sharing` keeps what was computed for texts that begin alike. `weights` are by
     key (1 where a key is not named): a key gets tokens in proportion. At most `slots` sequences
-    run at once (None: as many as a step has rows for).
+    run at once (None: as many as a step has rows for). `windows` are the model's (`cost.py`).
     """
 
     latency_target: float | None = 0.1
     sharing: bool = True
     weights: Mapping[str, float] = field(default_factory=dict)
     slots: int | None = None
+    windows: Windows = ()
 
     def __post_init__(self) -> None:
         by_key = isinstance(self.weights, Mapping)

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from farthing.core import ActivationMode, DoesNotFitError, KVDtype, RequestError
+from farthing.engine.cost import windows_of
 from farthing.engine.drafting import draft_of, drafting_of, refuse_other_tokens, speculation_of
 from farthing.engine.engine import Engine
 from farthing.engine.limits import Policy
@@ -157,8 +158,9 @@ def load(
             draft_rows=0 if drafting.way == "off" else DRAFT_ROWS,
             draft=None if draft is None else draft.model,
             lookup_tokens=drafting.traffic,
+            leviathan=drafting.rule == "leviathan",
         )
-    policy = replace(policy, slots=plan.slots)
+    policy = replace(policy, slots=plan.slots, windows=windows_of(loaded.program.cache))
     try:
         return _allocated(
             path, checkpoint, loaded, plan, policy, queue_tokens, drafting, draft, asked, clock

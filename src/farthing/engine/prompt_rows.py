@@ -7,7 +7,7 @@ index has of a prompt comes without rows, so positions not taken yet are never r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from struct import Struct
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,25 +15,51 @@ import numpy as np
 from farthing.core import FarthingError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from farthing.core import StepResult
 
+_TOP = Struct("=id")
 
-@dataclass(frozen=True)
+
 class TokenLogprob:
-    """The log-probability of a chosen token, and of the likeliest ones as (id, log-probability)."""
+    """The log-probability of a chosen token, and of the likeliest ones as (id, log-probability).
 
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
+    A long text has thousands of these, so the others are kept packed. Not to be changed.
+    """
+
+    __slots__ = ("_packed", "logprob", "token_id")
+
+    def __init__(self, token_id: int, logprob: float, top: Iterable[tuple[int, float]]) -> None:
+        self.token_id = token_id
+        self.logprob = logprob
+        self._packed = b"".join(_TOP.pack(*each) for each in top)
+
+    @property
+    def top(self) -> tuple[tuple[int, float], ...]:
+        """The likeliest ones, in falling order."""
+        return tuple(_TOP.iter_unpack(self._packed))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TokenLogprob):
+            return NotImplemented
+        mine = self.token_id, self.logprob, self.top
+        return mine == (other.token_id, other.logprob, other.top)
+
+    def __hash__(self) -> int:
+        return hash((self.token_id, self.logprob))
+
+    def __repr__(self) -> str:
+        return f"TokenLogprob({self.token_id}, {self.logprob}, {self.top})"
 
 
 def token_logprob(result: StepResult, row: int, alternatives: int) -> TokenLogprob:
     """What a step's result says of a row, with at most so many of the likeliest."""
     ids = result.top_ids[row, :alternatives].tolist()
     values = result.top_logprobs[row, :alternatives].tolist()
-    top = tuple(pair for pair in zip(ids, values, strict=True) if pair[0] >= 0)
+    top = (pair for pair in zip(ids, values, strict=True) if pair[0] >= 0)
     return TokenLogprob(int(result.tokens[row]), float(result.logprob[row]), top)
 
 

@@ -83,7 +83,7 @@ class Scheduler:
         self.limits = limits
         self.policy = policy
         self.pool = BlockPool(limits.total_blocks)
-        self.cost = StepCost()
+        self.cost = StepCost(self.policy.windows)
         self.counters = Counters()
         self.speculation = speculation
         self._eos_ids = eos_ids

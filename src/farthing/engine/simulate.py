@@ -26,6 +26,7 @@ from farthing.engine.cost import StepShape
 from farthing.engine.kv import blocks_for
 from farthing.engine.limits import Limits, Policy
 from farthing.engine.scheduler import Scheduler
+from farthing.plan.profile import ServerWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,7 +70,8 @@ class Job:
 class Served:
     """When things happened to one job, in seconds on the load's clock.
 
-    `admitted` is when the first step that held some of it began.
+    It arrives, and its tokens come, where its user is; `admitted` is when the first step that held
+    some of it began.
     """
 
     job: Job
@@ -124,12 +126,18 @@ def simulate(
     step_tokens: int = 512,
     users: int | None = None,
     pause: float = 0.0,
+    server: ServerWork | None = None,
+    core_of_its_own: bool = False,
 ) -> Outcome:
     """Serves `jobs`, of which at most `slots` run at once, in steps of at most `step_tokens`.
 
     With `users`, so many take the jobs in their order: each asks for its first when that arrives,
     and for another `pause` seconds after it has the last token of one, whatever arrival that was
     given.
+
+    Between users and engine stands the `server`, if any: a request is with the engine only when it
+    was read, and a step's tokens are with their users when all were written. Unless it has a
+    `core_of_its_own`, the step that runs meanwhile takes longer by that work.
 
     `padded`: in static batching, members that ended keep their place and cost what they would if
     they went on, until the batch ends; else a step holds those alone that are not at their end. No
@@ -139,7 +147,8 @@ def simulate(
     policy = Policy(latency_target=latency_target, sharing=False, slots=slots)
     asking = len(jobs) if users is None else users
     scheduler = Scheduler(limits, policy=policy)
-    return _Simulation(jobs, cost, scheduler, batching, padded, asking, pause).run()
+    road = _Road(server or ServerWork(), core_of_its_own)
+    return _Simulation(jobs, cost, scheduler, batching, padded, asking, pause, road).run()
 
 
 def _limits(jobs: Sequence[Job], slots: int, step_tokens: int) -> Limits:
@@ -156,6 +165,38 @@ def _limits(jobs: Sequence[Job], slots: int, step_tokens: int) -> Limits:
     )
 
 
+class _Road:
+    """Between users and engine: the server's work, and how much of it the next step has to bear."""
+
+    def __init__(self, server: ServerWork, core_of_its_own: bool) -> None:
+        self._server = server
+        self._shares = not core_of_its_own
+        self._due = 0.0
+
+    def coming(self, job: Job) -> float:
+        """When the engine has it."""
+        return job.arrival + self._server.before(job.prompt)
+
+    def take_in(self, job: Job) -> None:
+        """The engine has it now."""
+        self._due += self._server.before(job.prompt)
+
+    def write(self, tokens: int) -> float:
+        """So many tokens are written to users; returns the seconds until all are there."""
+        seconds = tokens * self._server.token
+        self._due += seconds
+        return seconds
+
+    def borne(self) -> float:
+        """By how many seconds the step that begins now takes longer."""
+        due, self._due = self._due, 0.0
+        return due if self._shares else 0.0
+
+    def rest(self) -> None:
+        """No step runs: whatever there was to do has been done meanwhile."""
+        self._due = 0.0
+
+
 class _Simulation:
     def __init__(
         self,
@@ -166,7 +207,9 @@ class _Simulation:
         padded: bool,
         users: int,
         pause: float,
+        road: _Road,
     ) -> None:
+        self._road = road
         self._scheduler = scheduler
         self._served = tuple(map(Served, jobs))
         self._cost = cost
@@ -177,8 +220,8 @@ class _Simulation:
         self._padded = padded and self._static
         self._now = 0.0
         self._steps = 0
-        # Those asked for and not yet submitted, a heap by arrival; the jobs after them.
-        self._coming = [(job.arrival, number) for number, job in enumerate(jobs[:users])]
+        # Those asked for and not yet submitted, a heap by when they can be; the jobs after them.
+        self._coming = [(road.coming(job), number) for number, job in enumerate(jobs[:users])]
         heapify(self._coming)
         self._later = deque(range(users, len(jobs)))
         self._pause = pause
@@ -191,32 +234,35 @@ class _Simulation:
         while coming or running:
             if not running:
                 self._batch, self._ended = [], []
-                self._now = max(self._now, coming[0][0])
+                if coming[0][0] > self._now:
+                    self._road.rest()
+                    self._now = coming[0][0]
             room = self._most_joining if running == 0 or not self._static else 0
             while room and coming and coming[0][0] <= self._now:
                 self._submit(heappop(coming)[1])
                 running += 1
                 room -= 1
-            ended = self._step()
+            ended, seen = self._step()
             running -= ended
             for _ in range(min(ended, len(self._later))):
-                self._ask_again(self._later.popleft())
+                self._ask_again(self._later.popleft(), seen)
         return Outcome(self._served, self._steps)
 
-    def _ask_again(self, number: int) -> None:
-        """Whoever has just had an answer asks for this job soon."""
-        served, arrival = self._served[number], self._now + self._pause
-        served.job = replace(served.job, arrival=arrival)
-        heappush(self._coming, (arrival, number))
+    def _ask_again(self, number: int, seen: float) -> None:
+        """Whoever saw the end of an answer at that time asks for this job soon."""
+        served = self._served[number]
+        served.job = replace(served.job, arrival=seen + self._pause)
+        heappush(self._coming, (self._road.coming(served.job), number))
 
     def _submit(self, number: int) -> None:
         served = self._served[number]
+        self._road.take_in(served.job)
         sampling = SamplingParams(max_tokens=served.job.output, ignore_eos=True, seed=0)
         self._scheduler.submit(Request(str(number), (0,) * served.job.prompt, sampling))
         self._batch.append(served)
 
-    def _step(self) -> int:
-        """Runs a step; returns how many jobs it ended."""
+    def _step(self) -> tuple[int, float]:
+        """Runs a step; returns how many jobs it ended, and when users see what came of it."""
         scheduler = self._scheduler
         plan = scheduler.schedule()
         if plan is None:
@@ -226,22 +272,25 @@ class _Simulation:
                 self._served[int(sequence.request.id)].admitted = self._now
         shape = scheduler.shape
         seconds = self._cost(self._with_ended(shape) if self._padded else shape)
+        seconds += self._road.borne()
         scheduler.cost.observe(shape, seconds)
         self._now += seconds
         self._steps += 1
         ended = 0
-        for sequence in scheduler.commit(_result(len(plan.rows))):
+        gained = scheduler.commit(_result(len(plan.rows)))
+        seen = self._now + self._road.write(len(gained))
+        for sequence in gained:
             served = self._served[int(sequence.request.id)]
             if len(sequence.tokens) == served.job.prompt + 1:
-                served.first_token = self._now
+                served.first_token = seen
             if sequence.finish_reason is not None:
-                served.last_token = served.returned = self._now
+                served.last_token = served.returned = seen
                 self._ended.append(len(sequence.tokens))
                 ended += 1
         if self._static and not scheduler.running:
             for served in self._batch:
-                served.returned = self._now
-        return ended
+                served.returned = seen
+        return ended, seen
 
     def _with_ended(self, shape: StepShape) -> StepShape:
         """As if each member of the batch that ended fed one token more."""

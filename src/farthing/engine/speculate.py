@@ -80,6 +80,8 @@ class Speculation:
         self._balance = Balance()
         # Seconds that guesses were looked for in the step planned last.
         self._looked = 0.0
+        # Whose text was the only one when one was written alone last.
+        self._alone: Sequence | None = None
 
     @property
     def spent(self) -> float:
@@ -96,14 +98,12 @@ class Speculation:
         self._looked = 0.0
         if self._drafter is None or not decoding:
             return {}
-        self._chooser.begin()
-        if not self._always and self._balance.resting(len(decoding)):
+        if not self._always and not self._allowed(decoding):
             return {}
+        self._chooser.begin()
         started, spent = perf_counter(), self.spent
         candidates = self._candidates(decoding, spare)
-        if not candidates:
-            return {}
-        chosen = self._drafts(candidates, decoding, spare, cost)
+        chosen = self._drafts(candidates, decoding, spare, cost) if candidates else {}
         self._looked = perf_counter() - started - (self.spent - spent)
         return chosen
 
@@ -146,22 +146,13 @@ class Speculation:
 
     def account(self, step: Decoded, cost: StepCost, counts: DraftCounts) -> None:
         """Learns what a step that only decoded took, and adds to `counts` what it saved."""
-        texts, shape = step.texts, step.shape
-        self.host.observe(texts, step.drafts > 0, step.host)
-        estimate = 0.0
-        if step.drafts or not self._balance.knows(texts):
-            reads = shape.reads - (shape.tokens - texts)
-            plain = StepShape(texts, texts, int(shape.context * texts / shape.tokens), reads)
-            estimate = cost.seconds(plain)
-        elif not self._looked:
-            counts.seconds_without += step.total
-            return
-        saved = self._balance.saved(step, estimate, self._looked)
+        self.host.observe(step.texts, step.drafts > 0, step.host)
+        saved = self._balance.account(step, self._looked, cost)
         if step.drafts:
             counts.seconds_with += step.total
-            counts.saved_seconds += saved
         else:
             counts.seconds_without += step.total
+        counts.saved_seconds += saved
 
     def expect(self, steps: Iterable[tuple[StepShape, float]]) -> None:
         """Takes in what a drafter's steps should take, in seconds, as if they had run."""
@@ -176,6 +167,8 @@ class Speculation:
     def forget(self, sequence: Sequence) -> None:
         """A sequence runs no longer."""
         self._records.pop(sequence, None)
+        if self._alone is sequence:
+            self._alone = None
         if self._drafter is not None:
             try:
                 self._drafter.forget(sequence)
@@ -187,6 +180,13 @@ class Speculation:
         drafter, self._drafter = self._drafter, None
         if drafter is not None:
             drafter.close()
+
+    def _allowed(self, decoding: ListOf[Sequence]) -> bool:
+        """Whether guesses may be looked for now; a text that is alone is judged for itself."""
+        if len(decoding) == 1 and decoding[0] is not self._alone:
+            self._alone = decoding[0]
+            self._balance.begins(1)
+        return self._balance.allows(decoding)
 
     def _candidates(self, decoding: ListOf[Sequence], spare: int) -> list[Candidate]:
         """The sequences that do not rest, and may have guesses."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -22,8 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Elsewhere, a thread that waits for another may not be woken by Ctrl-C.
-_MOST_SECONDS_ASLEEP = None if sys.platform == "linux" else 0.2
+# No signal wakes a thread that is just about to fall asleep, and off Linux none that sleeps: a
+# Ctrl-C is then seen when it has slept so long.
+_MOST_SECONDS_ASLEEP = 0.2
 
 
 class Stream:

@@ -14,15 +14,16 @@ import os
 import shutil
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farthing.core import DownloadError, FarthingError, FileFormatError
+from farthing.files.cache_place import cache_folder
 from farthing.files.json_files import read_json_object
 from farthing.files.replacing import sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from farthing.files.progress import Progress
 
@@ -45,20 +46,8 @@ class Record:
 
 
 def models_folder() -> Path:
-    """`$FARTHING_CACHE/models`, else `$XDG_CACHE_HOME/farthing/models`, else under `~/.cache`.
-
-    Raises `DownloadError` when this needs the user's home and there is none.
-    """
-    try:
-        own = os.environ.get("FARTHING_CACHE")
-        if own:
-            return Path(own).expanduser() / "models"
-        shared = os.environ.get("XDG_CACHE_HOME")
-        return (Path(shared) if shared else Path.home() / ".cache") / "farthing" / "models"
-    except RuntimeError as error:
-        raise DownloadError(
-            f"there is no folder for models ({error}): set FARTHING_CACHE to one"
-        ) from None
+    """`models` in the `cache_folder`, and raises as that does."""
+    return cache_folder() / "models"
 
 
 def find(folder_name: str) -> tuple[Record, Path] | None:

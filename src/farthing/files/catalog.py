@@ -129,6 +129,22 @@ def resolve(model: str, progress: Progress = SILENT) -> Path:
     return found[1] if found else hub.fetch(hub_id, progress)
 
 
+def known_name(path: Path) -> str | None:
+    """The model's name that a file or folder at `path` would hide from `resolve`, if any.
+
+    A catalog's name is hidden in whatever folder it lies; a hub id (owner/name) in the working
+    folder, which counts where that model has been fetched.
+    """
+    if path.name == FLOAT_MODEL or path.name in CATALOG:
+        return path.name
+    try:
+        typed = str(path.absolute().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return None
+    hub_id = hub.parse_id(typed)
+    return typed if hub_id is not None and cache.find(hub_id.folder_name) else None
+
+
 def _exists(path: Path) -> bool:
     try:
         return path.exists()

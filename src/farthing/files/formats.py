@@ -171,6 +171,37 @@ OWN_FORMATS: dict[str, RowFormat] = {
 
 STORAGE_FORMATS: dict[str, StorageFormat] = {**GGUF_FORMATS, **OWN_FORMATS}
 
+FALLBACKS = {
+    "Q2_K": "IQ4_NL",
+    "Q3_K": "IQ4_NL",
+    "Q4_K": "Q5_0",
+    "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+}
+"""What a matrix is stored as whose rows are no whole blocks of 256: llama.cpp's own choice."""
+
+
+def format_for(wanted: str, inputs: int) -> str:
+    """What a matrix is written as whose rows have so many weights, where `wanted` is asked for."""
+    fallback = FALLBACKS.get(wanted)
+    if fallback is None or inputs % GGUF_FORMATS[wanted].block_length == 0:
+        return wanted
+    return fallback
+
+
+def spelling(format_name: str) -> str:
+    """INT4_G128 as a person types it, int4-g128; GGUF's names keep their underscore: q4_k."""
+    spelled = format_name.lower()
+    return spelled.replace("_", "-") if format_name in OWN_FORMATS else spelled
+
+
+def as_spelled(typed: str) -> str:
+    """The spelling of the format that is typed, be it Q4_K, q4-k or q4_k; any other word in lower
+    case.
+    """
+    name = typed.upper().replace("-", "_")
+    return spelling(name) if name in STORAGE_FORMATS else typed.lower()
+
 
 def stored_bytes(format_name: str, shape: Sequence[int]) -> int:
     """Bytes that a tensor takes. `shape` is in weights, outermost first.

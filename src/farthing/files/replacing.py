@@ -56,7 +56,9 @@ def write_advice(path: Path, error: OSError) -> str:
         return f"the disk of {path} is full: make room, or write to another disk"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{path} cannot be written to: choose a place that you may write to"
-    return f"{path} cannot be written ({error}): choose another place"
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent} for {path.name}: make it first"
+    return f"{path} cannot be written ({error.strerror or error}): choose another place"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from farthing import __version__
@@ -57,6 +58,9 @@ _OF_THE_TENSORS = (
 )
 """Keys that speak of how the source stores its tensors, not of the model."""
 
+_OF_THE_WHOLE = ("general.basename", "general.finetune", "general.size_label", "general.uuid")
+"""Keys that say which model a file is, and how large: not so of a part of it."""
+
 _LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*")
 
 _SETTINGS = (
@@ -107,20 +111,29 @@ def licences(folder: Path) -> list[str]:
     return sorted(file.name for pattern in _LICENCES for file in folder.glob(pattern))
 
 
-def make_folder(
-    folder: Path, source: Checkpoint, own_head: bool, layers: Sequence[int] | None = None
-) -> None:
+@dataclass(frozen=True)
+class Part:
+    """A model that has only these of its source's layers, and so is another one, with a name."""
+
+    layers: Sequence[int]
+    name: str
+
+
+def make_folder(folder: Path, source: Checkpoint, own_head: bool, part: Part | None = None) -> None:
     """Makes a folder with the source's settings, or a description.gguf of them.
 
-    `own_head`: the result has a head of its own, and the source none. `layers`: it has only these
-    of the source's layers.
+    `own_head`: the result has a head of its own, and the source none. `part`: what it is of the
+    source, None for all of it. A folder of the source's files is called by its own name.
     """
     folder.mkdir(exist_ok=True)
     if isinstance(source, GGUFFile):
         fields = metadata_fields(source)
-        if layers is not None:
+        if part is not None:
+            for key in _OF_THE_WHOLE:
+                fields.pop(key, None)
             key = f"{source.metadata['general.architecture']}.block_count"
-            fields[key] = number_field(key, len(layers))
+            fields[key] = number_field(key, len(part.layers))
+            fields["general.name"] = text_field("general.name", part.name)
         write_laid(folder / DESCRIPTION, lay_gguf(fields, []), lambda plan: [])
         return
     for pattern in _SETTINGS:
@@ -129,8 +142,8 @@ def make_folder(
     config = source.config
     if own_head:
         config = _untied(config)
-    if layers is not None:
-        config = _with_layers(config, layers)
+    if part is not None:
+        config = _with_layers(config, part.layers)
     if config is not source.config:
         text = json.dumps(config, indent=2) + "\n"
         (folder / "config.json").write_text(text, encoding="utf-8")
@@ -148,6 +161,7 @@ def _untied(config: dict[str, object]) -> dict[str, object]:
 def _with_layers(config: dict[str, object], layers: Sequence[int]) -> dict[str, object]:
     """config.json of these layers alone, wherever it speaks of them."""
     changed = dict(config)
+    changed.pop("_name_or_path", None)  # the model that had all layers
     if "num_hidden_layers" in changed:
         changed["num_hidden_layers"] = len(layers)
     types = changed.get("layer_types")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from farthing.core import DoesNotFitError, FarthingError
 from farthing.files.checkpoint import open_checkpoint
+from farthing.files.formats import spelling
 from farthing.files.receipt import tensors_digest
 from farthing.forge.container import identity
 from farthing.forge.curve import curve
@@ -31,7 +32,6 @@ from farthing.forge.openings import openings_of, shipped_openings
 from farthing.forge.outline import check_name
 from farthing.forge.output import check_output, check_room, put_in_place, remove
 from farthing.forge.receipt import put_inside
-from farthing.forge.schemes import spelling
 from farthing.forge.student import StudentShape, check_teacher, weights_of_teacher, write_student
 from farthing.forge.teacher import TEXT_TOKENS, Teacher
 from farthing.forge.trainer import Taught, Trainer, repeatable
@@ -126,6 +126,7 @@ class _Making:
         self._tokenizer = load_tokenizer(checkpoint)
         self._chat_template = load_chat_template(checkpoint, self._tokenizer)
         self._parameters = _parameters(teacher, wish)
+        self._name = f"{wish.kind} of {teacher.name}"
 
     def check_sizes(self, out: Path) -> None:
         """Raises before anything is made where disk or memory cannot hold what is to be."""
@@ -172,7 +173,7 @@ class _Making:
             begun = place.start.with_name("start.partial")
             remove(begun)
             weights = weights_of_teacher(self._teacher, shape)
-            write_student(begun, self._checkpoint, self._teacher, shape, weights)
+            write_student(begun, self._checkpoint, self._teacher, shape, weights, self._name)
             begun.rename(place.start)
         wish = self._wish
         taught = Taught(wish.kind, wish.seed, wish.temperature, wish.hard_share, wish.reverse)
@@ -201,7 +202,15 @@ class _Making:
         shape = self._shape(lessons)
         remove(place.result)
         wish, teacher = self._wish, self._teacher
-        write_student(place.result, self._checkpoint, teacher, shape, trainer.weights, wish.scheme)
+        write_student(
+            place.result,
+            self._checkpoint,
+            teacher,
+            shape,
+            trainer.weights,
+            self._name,
+            wish.scheme,
+        )
         vocabulary = teacher.program.vocabulary_size
         made = Distilled(
             wish=wish,
@@ -221,8 +230,7 @@ class _Making:
         )
         if made.receipt is not None:
             put_inside(made.receipt, place.result)
-        title = f"{made.wish.kind} of {teacher.name}"
-        (place.result / CURVE_FILE).write_text(curve(made.history, title), encoding="utf-8")
+        (place.result / CURVE_FILE).write_text(curve(made.history, self._name), encoding="utf-8")
         (place.result / RECEIPT_FILE).write_text(made.to_json(), encoding="utf-8")
         return made
 
@@ -308,11 +316,11 @@ class _Making:
     def _steps(self, shards: list[Lessons], trial: Trainer) -> int:
         """How many steps there are to be; `trial` is thrown away."""
         if self._wish.hours is None:
-            return self._wish.passes * trial.steps_a_reading
+            return trial.steps_of(self._wish.passes)
         spent = sum(each.seconds for each in shards)
         left = (3600 * self._wish.hours - spent) * (1 - _SPARE_SHARE)
         steps = int(left / trial.seconds_a_step())
-        return max(1, min(steps, _MOST_READINGS * trial.steps_a_reading))
+        return max(1, min(steps, trial.steps_of(_MOST_READINGS)))
 
 
 def _divided(shards: list[Lessons]) -> tuple[list[Lesson], list[Lesson]]:

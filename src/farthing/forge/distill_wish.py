@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from farthing.core import RequestError
+from farthing.files.formats import spelling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 DRAFT_LAYERS = 2
 HEAD_TOKENS = 8192
 PASSES = 3
+MOST_HOURS = MOST_PASSES = 10_000
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class DistillWish:
         if not self.layers or not ascending or self.layers[0] < 0 or self.layers[-1] >= total:
             raise RequestError(
                 f"{teacher.name} has layers 0 to {total - 1}: name some of them in ascending "
-                f"order, not {', '.join(map(str, self.layers)) or 'none'}"
+                f"order, not {', '.join(map(str, self.layers)) or 'none':.80}"
             )
         if self.kind == "draft" and len(self.layers) >= total:
             raise RequestError(
@@ -68,14 +70,19 @@ class DistillWish:
             raise RequestError("say either how many tokens to learn from, or how many hours")
         if self.tokens is not None and self.tokens < 1:
             raise RequestError(f"there must be tokens to learn from, not {self.tokens}")
-        if self.hours is not None and not 0 < self.hours <= 10_000:
-            raise RequestError(f"hours are a number above 0, not {self.hours:g}")
+        if self.hours is not None and not 0 < self.hours <= MOST_HOURS:
+            raise RequestError(
+                f"hours are a number above 0 and at most {MOST_HOURS:,}, not {self.hours:g}"
+            )
         if not 0 < self.temperature <= 100 or not math.isfinite(self.temperature):
             raise RequestError(f"a temperature is above 0 and at most 100, not {self.temperature}")
         if not 0 <= self.hard_share <= 1:
             raise RequestError(f"a share is from 0 to 1, not {self.hard_share}")
-        if self.passes < 1:
-            raise RequestError(f"the text is read at least once, not {self.passes} times")
+        if not 1 <= self.passes <= MOST_PASSES:
+            raise RequestError(
+                f"the text is read at least once and at most {MOST_PASSES:,} times, not "
+                f"{self.passes:,}"
+            )
 
     def facts(self) -> dict[str, Any]:
         """All of it as plain JSON, by what a person calls it."""
@@ -94,3 +101,33 @@ class DistillWish:
             "seed": self.seed,
             "threads": self.threads,
         }
+
+
+def told_change(name: str, was: object, now: object) -> str:
+    """One of the `facts` that differs between two wishes, in the words of the command line."""
+    match name:
+        case "kind":
+            return f"it was --{was} and is --{now}"
+        case "prompts":
+            return "--prompts had other text"
+        case "reverse":
+            return f"--reverse-kl was {_shown(was)} and is {_shown(now)}"
+        case "scheme":
+            was, now = (spelling(str(each)) for each in (was, now))
+    return f"--{name} was {_shown(was)} and is {_shown(now)}"
+
+
+def _shown(value: object) -> str:
+    match value:
+        case None | False:
+            return "not given"
+        case True:
+            return "given"
+        case float():
+            text = f"{value:g}"
+        case list():
+            # With a comma at the end it is a list to the command line, however short.
+            text = ",".join(map(str, value)) + ("," if len(value) == 1 else "")
+        case _:
+            text = str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -6,7 +6,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from farthing.core import FarthingError
-from farthing.forge.schemes import KEEP, spelling
+from farthing.files.formats import spelling
+from farthing.forge.schemes import KEEP
 from farthing.quant.formats import format_named
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from farthing.quality.texts import calibration_text, held_out_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from farthing.engine.prompts import Prompt
     from farthing.quality.texts import Text
     from farthing.text.chat import ChatTemplate
     from farthing.text.tokenizer import Tokenizer
@@ -102,7 +103,7 @@ def shipped_openings(
     pieces = list(_pieces(calibration_text().content))
     plain = [piece[: _PIECE_CHARACTERS // 4] for piece in pieces]
     if chat_template is None:
-        texts: list[object] = [*plain, *(f"{each[0].upper()}{each[1:]}" for each in _CHARACTERS)]
+        texts: list[Prompt] = [*plain, *(f"{each[0].upper()}{each[1:]}" for each in _CHARACTERS)]
     else:
         asked = [*_filled(_STORIES, _CHARACTERS), *_filled(_QUESTIONS, _TOPICS)]
         asked += _filled(_PROGRAMS, _TASKS) * 2
@@ -137,7 +138,7 @@ def openings_of(
         for number, line in enumerate(text.content.splitlines(), 1):
             if not line.strip():
                 continue
-            prompt: object = line
+            prompt: Prompt = line
             if chat_template is not None:
                 prompt = [{"role": "user", "content": line}]
             ids = _encoded(prompt, tokenizer, chat_template)
@@ -156,9 +157,9 @@ def openings_of(
 
 
 def _encoded(
-    prompt: object, tokenizer: Tokenizer, chat_template: ChatTemplate | None
+    prompt: Prompt, tokenizer: Tokenizer, chat_template: ChatTemplate | None
 ) -> tuple[int, ...]:
-    return tuple(encode(prompt, tokenizer, chat_template, 1 << 20))  # type: ignore[arg-type]
+    return tuple(encode(prompt, tokenizer, chat_template, 1 << 20))
 
 
 def _filled(templates: Sequence[str], things: Sequence[str]) -> list[str]:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from farthing.core import FarthingError, UnsupportedModelError
-from farthing.files.formats import GGUF_FORMATS, stored_bytes
+from farthing.files.catalog import known_name
+from farthing.files.formats import format_for, stored_bytes
 from farthing.files.gguf import GGUFFile
 from farthing.files.writing import TensorPlan
 from farthing.forge.patterns import short_name
-from farthing.forge.schemes import FALLBACKS, KEEP
+from farthing.forge.schemes import KEEP
 from farthing.models.remedies import INPUT_SCALE, OUTLIER_COLUMNS, OUTLIER_WEIGHTS
 
 if TYPE_CHECKING:
@@ -79,15 +80,14 @@ def formats_of(
             formats[name] = kept[name]
             continue
         shape = program.weights[name].shape
-        fallback = FALLBACKS.get(scheme)
-        if fallback is not None and shape[1] % GGUF_FORMATS[scheme].block_length:
-            scheme = fallback
+        stored = format_for(scheme, shape[1])
+        if stored != scheme:
             fallbacks.append(name)
         try:
-            stored_bytes(scheme, shape)
+            stored_bytes(stored, shape)
         except UnsupportedModelError as error:
             raise UnsupportedModelError(f"the matrix {short_name(name)}: {error}") from None
-        formats[name] = scheme
+        formats[name] = stored
     return formats, tuple(fallbacks)
 
 
@@ -124,13 +124,20 @@ def outline(
 
 
 def check_name(out: Path, checkpoint: Checkpoint, as_gguf: bool) -> None:
-    """Raises `FarthingError` for a name that belies what is written, or is the source's own."""
+    """Raises `FarthingError` for a name that belies what is written, is the source's own, or is the
+    name that another model is already known by: a path comes before a name, and would hide it.
+    """
     if as_gguf and out.suffix != ".gguf":
         raise FarthingError(f"the result is a GGUF file: call it {out.name}.gguf")
     if not as_gguf and out.suffix == ".gguf":
         raise FarthingError(
             "the result is a folder of safetensors, since GGUF does not have all that it holds: "
             f"call it {out.stem}"
+        )
+    known = known_name(out)
+    if known is not None:
+        raise FarthingError(
+            f"{known} is the name of a model, which {out} would hide: choose another name"
         )
     if isinstance(checkpoint, GGUFFile):
         # A description.gguf has its tensors beside it, in its folder.

@@ -18,7 +18,7 @@ from farthing.files.gguf import GGUFFile
 from farthing.files.safetensors import SINGLE
 from farthing.files.safetensors_writer import lay_safetensors
 from farthing.files.writing import TensorPlan, write_laid
-from farthing.forge.container import make_folder
+from farthing.forge.container import Part, make_folder
 from farthing.forge.outline import BESIDE
 from farthing.models.graph import HEAD
 from farthing.models.row_order import interleaved
@@ -91,15 +91,16 @@ def write_student(
     teacher: Model,
     shape: StudentShape,
     weights: Weights,
+    name: str,
     scheme: str = "F32",
 ) -> None:
     """Makes `folder`, an ordinary model: settings, tokenizer, and the weights with matrices in
-    `scheme`.
+    `scheme`. `name` is what it says that it is called, where its kind of folder says so.
 
     Raises `FarthingError` for a scheme that cannot store them, and `OSError` as writing does.
     """
     own_head = shape.head_tokens is not None and teacher.config.tied
-    make_folder(folder, checkpoint, own_head, shape.layers)
+    make_folder(folder, checkpoint, own_head, Part(shape.layers, name))
     shapes = _shapes(teacher, shape)
     by_tensor: dict[TensorPlan, str] = {}
     for name, each in shapes.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -127,10 +127,9 @@ class Trainer:
         self._losses: list[float] = []
         self._batches = self._from_step(0)
 
-    @property
-    def steps_a_reading(self) -> int:
-        """How many batches all lessons are."""
-        return len([*cut(self._lessons, range(len(self._lessons)), self._tokens)])
+    def steps_of(self, readings: int) -> int:
+        """How many steps read all lessons so often: each order is cut into as many as it makes."""
+        return sum(1 for reading in range(readings) for _ in self._reading(reading))
 
     def train(
         self, checkpoint: Path, told: Callable[[Point, float], None], stop: Callable[[], bool]
@@ -162,15 +161,15 @@ class Trainer:
                 return False
         return True
 
-    def seconds_a_step(self, count: int = 3) -> float:
-        """Makes `count` steps after a first one and gives what one takes: for a student that is
+    def seconds_a_step(self, steps: int = 3) -> float:
+        """Makes `steps` steps after a first one and gives what one takes: for a student that is
         thrown away afterwards.
         """
         self._advance()
         started = perf_counter()
-        for _ in range(count):
+        for _ in range(steps):
             self._advance()
-        return (perf_counter() - started) / count
+        return (perf_counter() - started) / steps
 
     def save(self, checkpoint: Path) -> None:
         """Writes weights, moments, number of steps and history."""
@@ -237,11 +236,12 @@ class Trainer:
         return islice(self._endless(), step, None)
 
     def _endless(self) -> Iterator[list[Lesson]]:
-        reading = 0
-        while True:
-            order = reading_order(len(self._lessons), self._taught.seed, reading)
-            yield from cut(self._lessons, order, self._tokens)
-            reading += 1
+        for reading in count():
+            yield from self._reading(reading)
+
+    def _reading(self, reading: int) -> Iterator[list[Lesson]]:
+        order = reading_order(len(self._lessons), self._taught.seed, reading)
+        return cut(self._lessons, order, self._tokens)
 
     def _advance(self) -> None:
         for group in self._optimizer.param_groups:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from farthing.core import FarthingError
+from farthing.files.formats import spelling
 from farthing.forge.methods import NEEDS_TEXT, check_methods, weighs_search
-from farthing.forge.schemes import spelled, spelling
+from farthing.forge.schemes import spelled
 from farthing.quality.texts import held_out_text
 
 if TYPE_CHECKING:

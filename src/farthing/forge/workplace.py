@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from farthing.core import FarthingError
 from farthing.files.json_files import read_json_object
 from farthing.files.replacing import replacing, write_advice
+from farthing.forge.distill_wish import told_change
 from farthing.forge.output import remove
 
 if TYPE_CHECKING:
@@ -95,21 +96,24 @@ def _settle(folder: Path, settings: Mapping[str, Any], restart: bool) -> None:
         found = read_json_object(path)
         others = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
         if others:
-            listed = "; ".join(
-                f"{name} was {_shown(found.get(name))} and is {_shown(wanted.get(name))}"
-                for name in others
-            )
+            changes = [_change(name, found.get(name), wanted.get(name)) for name in others]
             raise FarthingError(
-                f"{folder} was begun with other settings: {listed}. Give the same to go on, or "
-                "--restart to throw away what it has"
+                f"{folder} is of an unfinished run that was begun otherwise: {'; '.join(changes)}. "
+                "Give the same to go on, or --restart to throw away what it has"
             )
         return
     _write_json(path, wanted)
 
 
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _change(name: str, was: object, now: object) -> str:
+    match name:
+        case "source":
+            return "the teacher's files were others, or have changed"
+        case "farthing":
+            return f"it was by farthing {was}, and this is {now}"
+        case "version":
+            return f"its files were of version {was}, and are of {now}"
+    return told_change(name, was, now)
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

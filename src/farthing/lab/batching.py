@@ -11,9 +11,11 @@ from farthing.engine.foretold import foretell
 from farthing.engine.limits import Policy
 from farthing.engine.simulate import Batching, Job, Outcome, simulate, skewed_lengths
 from farthing.lab.batching_gains import (
+    SLOWER,
     Arrivals,
     Gain,
     GainSpread,
+    Moves,
     draw_gains,
     full_step_seconds,
 )
@@ -64,6 +66,11 @@ def curve(subject: Subject) -> Table:
 
     points = Points((), (), SEQUENCES)
     context, sequences = points.needs(subject.model.config.context_length)
+
+    def tell(what: str) -> None:
+        subject.progress.phase(what)
+        subject.gauge.look()
+
     with subject.native(context, sequences) as backend:
         ceilings = Ceilings(subject.threads, buffer_bytes(available_memory()))
         try:
@@ -75,7 +82,7 @@ def curve(subject: Subject) -> Table:
                 points,
                 repeats=subject.rounds,
                 seed=subject.seed,
-                progress=subject.progress.phase,
+                progress=tell,
             )
         finally:
             ceilings.close()
@@ -97,6 +104,7 @@ def served(subject: Subject, cost: StepCost) -> Iterator[Table]:
     outcomes: dict[str, dict[Batching, list[Outcome]]] = {
         str(each): {batching: [] for batching in Batching} for each in SERVED_ARRIVALS
     }
+    moves: dict[str, Moves] = {}
     backend = subject.open_native(longest, SLOTS + 1)
     server = LoadServer(backend, subject.tokenizer, SLOTS, take_prompt)
     with server.engine:
@@ -112,19 +120,29 @@ def served(subject: Subject, cost: StepCost) -> Iterator[Table]:
                     subject.progress.phase(
                         f"serve {arrivals}, {batching}, round {number} of {rounds}"
                     )
+                    subject.gauge.look()
                     real[batching] = server.serve(jobs, batching)
                     supposed[batching] = simulate(
                         jobs, cost.seconds, slots=SLOTS, batching=batching
                     )
                     outcomes[str(arrivals)][batching].append(real[batching])
+                slower = {
+                    batching: simulate(jobs, _slower(cost), slots=SLOTS, batching=batching)
+                    for batching in Batching
+                }
+                moves[str(arrivals)] = Moves.of(supposed, slower)
                 gains[str(arrivals)].append(
                     (
                         Gain.of(supposed[Batching.STATIC], supposed[Batching.CONTINUOUS]),
                         Gain.of(real[Batching.STATIC], real[Batching.CONTINUOUS]),
                     )
                 )
-    yield served_table(outcomes, SLOTS)
-    yield gain_table(gains)
+    yield served_table(outcomes, SLOTS, moves)
+    yield gain_table(gains, moves)
+
+
+def _slower(cost: StepCost) -> CostOfStep:
+    return lambda shape: SLOWER * cost.seconds(shape)
 
 
 def spread(subject: Subject, cost: StepCost) -> Table:

@@ -7,6 +7,7 @@ and on when the clock starts and stops; so all of these stand beside each other 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,10 @@ PAIR_THROUGHPUT = (1.5, 1.7)
 PAIR_LATENCY = 10.0
 """The pair that is quoted of continuous batching: 1.6 times the throughput, and a mean latency more
 than ten times lower."""
+
+
+SLOWER = 1.1
+"""By how much steps are slowed to see what that does to a load."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,50 @@ class Gain:
         return Gain(
             continuous.throughput / static.throughput,
             {clock: static.mean_latency(clock) / continuous.mean_latency(clock) for clock in Clock},
+        )
+
+
+@dataclass(frozen=True)
+class Moves:
+    """How many times as far as the machine's speed a load's figures move.
+
+    Where requests come as they come, a machine that is a little slower may leave them waiting much
+    longer: so the simulator serves the load once more with steps that take `SLOWER` as long.
+    `latency` is of mean latencies, at least 1; `gain` of how far static and continuous batching
+    part, with the 1 that two measurements beside each other may.
+    """
+
+    latency: Mapping[Batching, Mapping[Clock, float]]
+    gain: Mapping[Clock, float]
+
+    @staticmethod
+    def of(usual: Mapping[Batching, Outcome], slower: Mapping[Batching, Outcome]) -> Moves:
+        """Of one load, by the way of serving it."""
+        latency = {
+            batching: {clock: each.mean_latency(clock) for clock in Clock}
+            for batching, each in usual.items()
+        }
+        later = {
+            batching: {clock: each.mean_latency(clock) for clock in Clock}
+            for batching, each in slower.items()
+        }
+        static, continuous = Batching.STATIC, Batching.CONTINUOUS
+        return Moves(
+            {
+                batching: {
+                    clock: max(1.0, _times(later[batching][clock] / value))
+                    for clock, value in found.items()
+                }
+                for batching, found in latency.items()
+            },
+            {
+                clock: 1.0
+                + _times(
+                    (later[static][clock] / later[continuous][clock])
+                    / (latency[static][clock] / latency[continuous][clock])
+                )
+                for clock in Clock
+            },
         )
 
 
@@ -114,6 +163,10 @@ class GainSpread:
                 for clock in Clock
             },
         )
+
+
+def _times(ratio: float) -> float:
+    return abs(log(ratio)) / log(SLOWER)
 
 
 def full_step_seconds(cost: CostOfStep, slots: int, prompt: int, lengths: Sequence[int]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING
 
 from farthing.engine.simulate import Batching, Clock
@@ -14,8 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from farthing.engine.simulate import Outcome
-    from farthing.lab.batching_gains import Arrivals, Gain, GainSpread
+    from farthing.lab.batching_gains import Arrivals, Gain, GainSpread, Moves
     from farthing.lab.bench import BenchResult
+    from farthing.lab.bench_points import Measured
+
+_MOVED = (
+    "where requests do not wait for the machine, their latencies move further than its speed; how "
+    "far, and so their intervals, the simulator says"
+)
 
 SAME_COST = "the same for every step"
 
@@ -32,13 +40,14 @@ def curve_table(result: BenchResult) -> Table:
     """Step time and throughput by number of sequences, beside what the ceilings alone need."""
     batch = result.batch
     seconds = [Samples(each.seconds) for each in batch]
-    adds = gains([each.point for each in batch], [each.tokens_per_second for each in batch])
+    speeds = [spent.per(each.tokens) for each, spent in zip(batch, seconds, strict=True)]
+    adds = gains([each.point for each in batch], [speed.median for speed in speeds])
     rows = tuple(
         (
             each.point,
             spent.scaled(1e3),
-            spent.per(each.tokens),
-            None if at == 0 else 100 * adds[at - 1],
+            speeds[at],
+            None if at == 0 else _added(batch, speeds, at),
             Samples(each.memory_seconds).scaled(1e3),
             Samples(each.arithmetic_seconds).scaled(1e3),
         )
@@ -93,14 +102,31 @@ def curve_table(result: BenchResult) -> Table:
     )
 
 
-def served_table(served: Mapping[str, Mapping[Batching, Sequence[Outcome]]], slots: int) -> Table:
+def _added(batch: Sequence[Measured], speeds: Sequence[Samples], at: int) -> Samples:
+    """Percent that each doubling before a point adds, by round."""
+    points = [each.point for each in batch[at - 1 : at + 1]]
+    rounds = zip(speeds[at - 1].values, speeds[at].values, strict=True)
+    ratios = tuple(1 + gains(points, pair)[0] for pair in rounds)
+    return Samples(ratios, paired=True).shifted(-1).scaled(100)
+
+
+def served_table(
+    served: Mapping[str, Mapping[Batching, Sequence[Outcome]]],
+    slots: int,
+    moves: Mapping[str, Moves],
+) -> Table:
     """Loads served both ways, by arrivals."""
     rows: tuple[Row, ...] = tuple(
         (
             arrivals,
             str(batching),
             Samples(tuple(each.throughput for each in rounds)),
-            *(Samples(tuple(each.mean_latency(c) for each in rounds)) for c in SHOWN_CLOCKS),
+            *(
+                _moving(
+                    [each.mean_latency(c) for each in rounds], moves[arrivals].latency[batching][c]
+                )
+                for c in SHOWN_CLOCKS
+            ),
         )
         for arrivals, ways in served.items()
         for batching, rounds in ways.items()
@@ -121,16 +147,21 @@ def served_table(served: Mapping[str, Mapping[Batching, Sequence[Outcome]]], slo
         f"With all at once, static batches take {steps[Batching.STATIC]:,} steps, since each waits "
         f"for its longest member, and continuous batching {steps[Batching.CONTINUOUS]:,}.",
         Expectation("continuous batching needs fewer steps for the same tokens", fewer),
-        notes=("latencies are means over the requests",),
+        notes=("latencies are means over the requests", _MOVED),
     )
 
 
-def gain_table(found: Mapping[str, Sequence[tuple[Gain, Gain]]]) -> Table:
+def gain_table(
+    found: Mapping[str, Sequence[tuple[Gain, Gain]]], moves: Mapping[str, Moves]
+) -> Table:
     """Continuous by static batching: (simulated, served) gains of each round, by arrivals."""
     rows: list[Row] = []
     for arrivals, pairs in found.items():
-        rows.append((arrivals, "served", *_gain_samples([real for _, real in pairs])))
-        rows.append((arrivals, "simulated", *_gain_samples([supposed for supposed, _ in pairs])))
+        rows.append(
+            (arrivals, "served", *_gain_samples([real for _, real in pairs], moves[arrivals]))
+        )
+        supposed = [each for each, _ in pairs]
+        rows.append((arrivals, "simulated", *_gain_samples(supposed, moves[arrivals])))
     pairs = [pair for each in found.values() for pair in each]
     apart = max(abs(real.throughput / supposed.throughput - 1) for supposed, real in pairs)
     gain = Samples(tuple(real.throughput for _, real in next(iter(found.values()))))
@@ -147,7 +178,10 @@ def gain_table(found: Mapping[str, Sequence[tuple[Gain, Gain]]]) -> Table:
         f"Continuous batching gave {gain.median:.2f} times the throughput {next(iter(found))}; the "
         f"simulator's gains in throughput are within {apart:.0%} of the served ones.",
         Expectation("continuous batching gives more throughput and less latency", gain.low > 1),
-        notes=("simulated at the cost of steps that was learned from another load served here",),
+        notes=(
+            "simulated at the cost of steps that was learned from another load served here",
+            _MOVED,
+        ),
     )
 
 
@@ -188,6 +222,15 @@ def spread_table(spreads: Mapping[tuple[str, Arrivals], GainSpread], draws: int)
     )
 
 
-def _gain_samples(found: Sequence[Gain]) -> tuple[Samples, ...]:
-    latencies = (Samples(tuple(each.latency[clock] for each in found)) for clock in SHOWN_CLOCKS)
-    return (Samples(tuple(each.throughput for each in found)), *latencies)
+def _gain_samples(found: Sequence[Gain], moves: Moves) -> tuple[Samples, ...]:
+    throughput = Samples(tuple(each.throughput for each in found), paired=True)
+    latencies = (
+        replace(_moving([each.latency[clock] for each in found], moves.gain[clock]), paired=True)
+        for clock in SHOWN_CLOCKS
+    )
+    return (throughput, *latencies)
+
+
+def _moving(values: Sequence[float], times: float) -> Samples:
+    """Values that move so many times as far as the machine's speed."""
+    return Samples(tuple(values), level=times * median(values))

@@ -72,6 +72,28 @@ def knee_index(gains: Sequence[float]) -> int | None:
     return knee if knee < len(gains) else None
 
 
+def possible_knees(
+    sequences: Sequence[int], low: Sequence[float], high: Sequence[float]
+) -> tuple[int | None, int | None]:
+    """`knee_index` where every doubling adds the least that seconds from `low` to `high` allow, and
+    where each adds the most. They are one where the intervals leave no doubt.
+    """
+
+    def index(before: Sequence[float], after: Sequence[float]) -> int | None:
+        rates = [
+            (size / longer, larger / shorter)
+            for (size, longer), (larger, shorter) in zip(
+                zip(sequences[:-1], before[:-1], strict=True),
+                zip(sequences[1:], after[1:], strict=True),
+                strict=True,
+            )
+        ]
+        steps = zip(pairwise(sequences), rates, strict=True)
+        return knee_index([gains(pair, rate)[0] for pair, rate in steps])
+
+    return index(low, high), index(high, low)
+
+
 def find_knee(
     batch: Sequence[Measured],
     bytes_per_second: float,

@@ -60,6 +60,7 @@ def text_both_ways(subject: Subject) -> Table:
         made(backend, [request])
         for number in range(1, subject.rounds + 1):
             subject.progress.phase(f"a text both ways, round {number} of {subject.rounds}")
+            subject.gauge.look()
             cached, anew = made(backend, [request])[0], recomputed(backend, request)
             fast.append(cached.seconds)
             slow.append(anew.seconds)
@@ -105,22 +106,28 @@ def head_both_ways(subject: Subject) -> Table:
     """One attention head in numpy, one step at each context: all rows, or the newest alone."""
     head_dim = subject.model.program.cache[0].head_dim
     random = np.random.default_rng(subject.seed)
-    rows = []
+    heads = {
+        context: random.standard_normal((3, context, head_dim), np.float32)
+        for context in HEAD_CONTEXTS
+    }
+    slow: dict[int, list[float]] = {context: [] for context in heads}
+    fast: dict[int, list[float]] = {context: [] for context in heads}
     apart = 0.0
-    _attend(*random.standard_normal((3, HEAD_CONTEXTS[0], head_dim), np.float32))
-    for context in HEAD_CONTEXTS:
-        query, key, value = random.standard_normal((3, context, head_dim), np.float32)
-        slow, fast = [], []
-        for number in range(1, subject.rounds + 1):
+    _attend(*heads[HEAD_CONTEXTS[0]])
+    for number in range(1, subject.rounds + 1):
+        for context, (query, key, value) in heads.items():
             subject.progress.phase(f"one head at {context:,}, round {number} of {subject.rounds}")
+            subject.gauge.look()
             started = perf_counter()
             whole = _attend(query, key, value)
             between = perf_counter()
             newest = _attend(query[-1:], key, value)
-            fast.append(perf_counter() - between)
-            slow.append(between - started)
+            fast[context].append(perf_counter() - between)
+            slow[context].append(between - started)
             apart = max(apart, float(np.abs(whole[-1] - newest[0]).max()))
-        anew, cached = Samples(tuple(slow)), Samples(tuple(fast))
+    rows = []
+    for context in heads:
+        anew, cached = Samples(tuple(slow[context])), Samples(tuple(fast[context]))
         rows.append(
             (
                 context,

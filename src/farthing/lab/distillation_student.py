@@ -26,7 +26,6 @@ from farthing.lab.speculation_copies import (
     read,
     softmax,
 )
-from farthing.lab.speculation_gains import step_seconds
 from farthing.lab.speculation_passes import (
     LENGTH,
     acceptance_by_place,
@@ -34,6 +33,7 @@ from farthing.lab.speculation_passes import (
     right_runs,
 )
 from farthing.lab.speculation_prompts import own_tasks
+from farthing.lab.speculation_turns import step_seconds
 from farthing.lab.table import Column, Expectation, Plot, Row, Skipped, Table
 from farthing.models.load import load_model
 from farthing.quality.intervals import estimate
@@ -85,7 +85,7 @@ def measure_student(subject: Subject, name: str) -> Iterator[Table | Skipped]:
     path = resolve(name, subject.progress)
     checkpoint = open_checkpoint(path)
     student = load_model(checkpoint)
-    refuse_other_tokens(load_tokenizer(checkpoint), subject.tokenizer)
+    refuse_other_tokens(load_tokenizer(checkpoint), subject.tokenizer, ("student", "teacher"))
     window = min(_WINDOW, subject.model.config.context_length, student.config.context_length)
     text = held_out_text()
     windows = cut_windows(subject.tokenizer, text, POSITIONS, window)

@@ -37,6 +37,9 @@ SAME_TOKENS = ((32, 2048), (64, 1024), (128, 512))
 LARGE_CONTEXTS = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)
 PROMPT_TOKENS = 64
 
+_USUAL_CONTEXT = 2048
+"""What is often reserved for each text; of a model that has more."""
+
 
 _SMALL, _LARGE, _LARGER = 494_000_000, 7_000_000_000, 13_000_000_000
 LARGE = Shape("7B, 32 query heads share 8", _LARGE, layers=32, kv_heads=8, head_dim=128, heads=32)
@@ -217,12 +220,11 @@ def waste(context_length: int, bytes_of_token: int, seed: int) -> Table:
     texts = [PROMPT_TOKENS + length for length in skewed_lengths(seed)]
     used = sum(texts)
     reservations = [("blocks", sum(blocks_for(text) for text in texts) * BLOCK_TOKENS)]
-    for name, context in (
-        ("the longest text of this load", max(texts)),
-        ("2,048 tokens", min(2048, context_length)),
-        ("the model's context", context_length),
-    ):
-        reservations.append((name, len(texts) * context))
+    contexts = [("the longest text of this load", max(texts))]
+    if context_length > _USUAL_CONTEXT:
+        contexts.append((f"{_USUAL_CONTEXT:,} tokens", _USUAL_CONTEXT))
+    contexts.append(("the model's context", context_length))
+    reservations += [(name, len(texts) * context) for name, context in contexts]
     rows = tuple(
         (
             name,

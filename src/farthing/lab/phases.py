@@ -60,7 +60,7 @@ def measure(subject: Subject) -> Iterator[Table]:
         }
         for task in tasks.values():
             task()
-        seconds = interleaved(tasks, subject.rounds, subject.progress.phase)
+        seconds = interleaved(tasks, subject.rounds, subject.progress.phase, subject.gauge.look)
         plan = backend.plan
         ceilings = Ceilings(subject.threads, buffer_bytes(available_memory()))
         try:
@@ -73,6 +73,7 @@ def measure(subject: Subject) -> Iterator[Table]:
                 max(1, count // 2),
                 subject.rounds,
                 subject.progress.phase,
+                subject.gauge.look,
             )
         finally:
             ceilings.close()
@@ -202,7 +203,10 @@ def decode_table(
             tuple(
                 predicted_step(program, plan, context, contexts[0], first, ceiling) / first - 1
                 for first, ceiling in zip(shortest.values, ceilings, strict=True)
-            )
+            ),
+            level=1.0,
+            paired=True,
+            least=-1.0,
         )
         found = each.over(shortest).shifted(-1)
         low, high = min(bytes_alone, both.median), max(bytes_alone, both.median)

@@ -10,8 +10,6 @@ import hashlib
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -25,6 +23,7 @@ from farthing.forge.wish import Wish
 from farthing.lab.passage import PASSAGE
 from farthing.lab.quality_countdown import Countdown
 from farthing.lab.quality_trial import PENALTY, Copy, Trial
+from farthing.lab.scratch import scratch
 from farthing.lab.table import Skipped
 from farthing.plan.machine import available_memory
 from farthing.plan.memory import require_room
@@ -134,6 +133,7 @@ class _Trying:
             group: list[_Candidate] = []
             for _, recipes in groupby(self._recipes, _file_of):
                 alike = list(recipes)
+                self._subject.gauge.look()
                 try:
                     with self._made(alike[0]) as made:
                         candidates = [self._candidate(recipe, made) for recipe in alike]
@@ -147,7 +147,7 @@ class _Trying:
                         held.close()
                     require_room(candidate.opened.plan, available_memory())
                     held.enter_context(candidate.opened)
-                    candidate.opened.backend  # noqa: B018 - this packs the weights
+                    candidate.opened.pack()
                     group.append(candidate)
             self._measure(group, reference, windows, answers)
         return Trial(
@@ -167,13 +167,13 @@ class _Trying:
             share = (share + (stage == "write")) / 2 if methods else share
             self._countdown.say(f"{stage} {recipe.name}", units * share)
 
-        with TemporaryDirectory(prefix="farthing-lab-") as folder:
+        with scratch() as folder:
             as_gguf = (
                 isinstance(checkpoint, GGUFFile)
                 and {scheme, *(rule.scheme for rule in recipe.others)} <= GGUF_FORMATS.keys()
                 and Method.STATIC_INPUTS not in methods
             )
-            out = Path(folder) / ("copy.gguf" if as_gguf else "copy")
+            out = folder / ("copy.gguf" if as_gguf else "copy")
             needing = NEEDS_TEXT & {*methods}
             wish = Wish(scheme, recipe.others, methods, self._calibration if needing else None)
             report = quantize(checkpoint, out, wish, progress=tell)
@@ -186,7 +186,7 @@ class _Trying:
     def _candidate(self, recipe: Recipe, made: _Made) -> _Candidate:
         settings = Settings(self._subject.kv_dtype, self._subject.activations)
         opened = self._open(made.checkpoint, EXACT if recipe.weights_only else settings)
-        opened.digest  # noqa: B018 - read while the file is there
+        opened.sign()
         return _Candidate(recipe, made, opened)
 
     def _open(self, checkpoint: Checkpoint, settings: Settings) -> Opened:
@@ -203,6 +203,7 @@ class _Trying:
         if not group:
             return
         started = perf_counter()
+        self._subject.gauge.look()
         units = _EXACT + sum(_effort_of_comparing(each.recipe) for each in group)
         together = f"{len(group)} copies and the reference read {windows.count} windows"
         scores = compare_all(
@@ -239,6 +240,7 @@ class _Trying:
         if not self._asked:
             return None, None
         self._countdown.say(f"{name} answers")
+        self._subject.gauge.look()
         plain = ask(opened.engine, self._asked)
         penalised = ask(opened.engine, self._asked, repetition_penalty=PENALTY)
         self._countdown.finish(_ASKING)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from farthing.files.formats import spelling
 from farthing.forge.methods import Method
-from farthing.forge.schemes import spelling
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import hypot
 from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from farthing.lab.drift import Drift
+
 
 @dataclass(frozen=True)
 class Samples:
-    """One figure, measured several times. `values` are in the order of the rounds."""
+    """One figure, measured several times. `values` are in the order of the rounds.
+
+    Its interval goes from the least value to the largest, and further by what the machine moves
+    beyond that: both distances from the median are added in quadrature to `moved`, which is 0 until
+    `widened`. What moves is `level`, the median where there is none: of 20 % slower, say, the 120 %
+    that were measured. `paired` figures are ratios within a round, in which both sides met the same
+    machine. Below `least` there is nothing.
+    """
 
     values: tuple[float, ...]
+    level: float | None = None
+    paired: bool = False
+    least: float = 0.0
+    moved: float = 0.0
 
     @property
     def count(self) -> int:
@@ -28,30 +42,54 @@ class Samples:
 
     @property
     def low(self) -> float:
-        """The least."""
-        return min(self.values)
+        """The interval's lower end."""
+        lowest = min(self.values)
+        if not self.moved:
+            return lowest
+        return max(self.median - hypot(self.median - lowest, self.moved), min(self.least, lowest))
 
     @property
     def high(self) -> float:
-        """The largest."""
-        return max(self.values)
+        """The interval's upper end."""
+        highest = max(self.values)
+        if not self.moved:
+            return highest
+        return self.median + hypot(highest - self.median, self.moved)
+
+    def widened(self, drift: Drift) -> Samples:
+        """With the interval that is due where the machine moves so much."""
+        share = drift.of_ratios if self.paired else drift.of_times
+        return replace(self, moved=share * self._level)
 
     def scaled(self, factor: float) -> Samples:
-        """Every value times `factor`."""
-        return Samples(tuple(value * factor for value in self.values))
+        """Every value times `factor`, which is above 0."""
+        return self._with(
+            tuple(value * factor for value in self.values),
+            self._level * factor,
+            self.least * factor,
+        )
 
     def shifted(self, amount: float) -> Samples:
         """Every value plus `amount`."""
-        return Samples(tuple(value + amount for value in self.values))
+        values = tuple(value + amount for value in self.values)
+        return self._with(values, self._level, self.least + amount)
 
     def per(self, amount: float) -> Samples:
         """Amounts by value: what was done, over the seconds it took each time."""
-        return Samples(tuple(amount / value for value in self.values))
+        values = tuple(amount / value for value in self.values)
+        return self._with(values, median(values) * self._level / self.median, 0.0)
 
     def over(self, other: Samples) -> Samples:
         """Ratios within each round, in which both met the same machine."""
         pairs = zip(self.values, other.values, strict=True)
-        return Samples(tuple(value / base for value, base in pairs))
+        return Samples(tuple(value / base for value, base in pairs), paired=True)
+
+    @property
+    def _level(self) -> float:
+        return abs(self.median) if self.level is None else self.level
+
+    def _with(self, values: tuple[float, ...], level: float, least: float) -> Samples:
+        return replace(self, values=values, level=level, least=least)
 
 
 @dataclass(frozen=True)
@@ -64,15 +102,20 @@ class Interval:
 
 
 def interleaved(
-    tasks: Mapping[str, Callable[[], float]], rounds: int, progress: Callable[[str], None]
+    tasks: Mapping[str, Callable[[], float]],
+    rounds: int,
+    progress: Callable[[str], None],
+    look: Callable[[], None],
 ) -> dict[str, Samples]:
     """Each task's figure in each of `rounds` rounds, all tasks once a round.
 
-    So what slows the machine for a while slows them all. `progress` is told what comes next.
+    So what slows the machine for a while slows them all, and a task's rounds are as far apart as
+    they can be. `progress` is told what comes next; `look` is called before each.
     """
     values: dict[str, list[float]] = {name: [] for name in tasks}
     for number in range(1, rounds + 1):
         for name, task in tasks.items():
             progress(f"{name}, round {number} of {rounds}")
+            look()
             values[name].append(task())
     return {name: Samples(tuple(each)) for name, each in values.items()}

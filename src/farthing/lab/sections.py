@@ -29,6 +29,15 @@ SECTIONS = {
     "distillation": "soft labels, what a temperature makes of them, what a student learned",
 }
 
+TAKEN_BY = {
+    "text": ("cache", "outliers", "remedies", "quality", "distillation"),
+    "matrix": ("matrix",),
+    "prompts": ("speculation",),
+    "draft": ("speculation",),
+    "student": ("distillation",),
+}
+"""What a person may give to be looked at, and the sections that look at it."""
+
 USUAL_SECONDS = {
     "cache": 25,
     "phases": 20,
@@ -49,11 +58,15 @@ all is. One that is not here is taken to be as long as the longest."""
 def measure_section(name: str, subject: Subject, command: str) -> Section:
     """Runs the section `name`; `command` is what a person types to get it again.
 
+    Its intervals are those of its rounds alone: see `Report.widened`.
+
     Raises `KeyError` for a name that is not in `SECTIONS`, and `FarthingError` as measuring does.
     """
     about = SECTIONS[name]
-    started = perf_counter()
+    started, before = perf_counter(), len(subject.gauge.taken)
+    subject.gauge.look()
     found = list(import_module(f"farthing.lab.{name}").measure(subject))
+    subject.gauge.look()
     return Section(
         name,
         about,
@@ -63,4 +76,5 @@ def measure_section(name: str, subject: Subject, command: str) -> Section:
         perf_counter() - started,
         tuple(each for each in found if isinstance(each, Table)),
         tuple(each for each in found if isinstance(each, Skipped)),
+        tuple(subject.gauge.taken[before:]),
     )

@@ -47,8 +47,9 @@ class Split:
 
     @property
     def parts(self) -> list[Samples]:
-        """Seconds of each part."""
-        return [Samples(each) for each in zip(*self.rounds, strict=True)]
+        """Seconds of each part. They are what is left of a step, so all of it moves them."""
+        level = self.step.median
+        return [Samples(each, level=level) for each in zip(*self.rounds, strict=True)]
 
     @property
     def step(self) -> Samples:
@@ -87,10 +88,12 @@ def split_steps(
     decode_steps: int,
     rounds: int,
     progress: Callable[[str], None],
+    look: Callable[[], None],
 ) -> tuple[list[Split], list[Ceiling]]:
     """Takes each point's step apart once a round, the ceilings measured anew before each.
 
-    Decoding is the mean of `decode_steps` steps. Gives the ceilings of each round, too.
+    `look` is called before each, too. Decoding is the mean of `decode_steps` steps. Gives the
+    ceilings of each round, too.
     """
     splits = [Split(point) for point in points]
     found: list[Ceiling] = []
@@ -100,6 +103,7 @@ def split_steps(
         for split in splits:
             point = split.point
             progress(f"{point.name} taken apart, round {number} of {rounds}")
+            look()
             read, multiply = max(ceilings.read().values()), ceilings.multiply()
             reads.append(read)
             multiplies.append(multiply)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from farthing.core import ActivationMode, KVDtype, RequestError
 from farthing.files.catalog import resolve
 from farthing.files.checkpoint import open_checkpoint
+from farthing.lab.drift import Gauge
 from farthing.lab.facts import facts
 from farthing.lab.passage import PASSAGE
 from farthing.models.load import load_model
@@ -35,7 +36,7 @@ class Subject:
     `rounds` is how often whatever is measured is measured; `seed` fixes all that is random. `text`
     is what a person gave to be read instead of the usual passage, `matrix` the name of the weight
     that is looked at instead of the most extreme one; `prompts` are a person's own with how each is
-    sampled, `draft` and `student` models beside this one.
+    sampled, `draft` and `student` models beside this one. `gauge` watches the machine's own speed.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Subject:
         self.prompts = prompts
         self.draft = draft
         self.student = student
+        self.gauge = Gauge(self.threads)
         self.isa = NOT_USED
         self.progress = progress
         progress.phase("find")

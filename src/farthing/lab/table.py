@@ -7,10 +7,13 @@ The sentence `finding` is made from the numbers. Where the numbers contradict wh
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from farthing.lab.samples import Interval, Samples
+
+if TYPE_CHECKING:
+    from farthing.lab.drift import Drift, Reading
 
 Cell: TypeAlias = str | int | float | Samples | Interval | None
 """None: there is no such figure; a note of the table says why where it is not plain."""
@@ -32,7 +35,7 @@ class Column:
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
     def shown(self, cell: Cell) -> str:
-        """A cell for people: of samples the median and, in brackets, the least and the most."""
+        """A cell for people: of what was measured the median and, in brackets, its interval."""
         middle, spread = self.parts(cell)
         return f"{middle} ({spread})" if spread else middle
 
@@ -43,12 +46,19 @@ class Column:
         if isinstance(cell, str):
             return cell, ""
         if isinstance(cell, Samples) and cell.count == 1:
-            return format(cell.median, self.spec), ""
+            return self._figure(cell.median), ""
         if isinstance(cell, Samples | Interval):
             middle = cell.median if isinstance(cell, Samples) else cell.middle
-            low, high = (format(x, self.spec) for x in (cell.low, cell.high))
-            return format(middle, self.spec), f"{low} to {high}"
-        return format(cell, self.spec), ""
+            return self._figure(middle), f"{self._figure(cell.low)} to {self._figure(cell.high)}"
+        return self._figure(cell), ""
+
+    def _figure(self, value: float) -> str:
+        """As `spec` says; what is not nothing is not shown as nothing, but with one digit."""
+        shown = format(value, self.spec)
+        if not value or not math.isfinite(value) or any(digit in shown for digit in "123456789"):
+            return shown
+        digit, power = f"{value:.0e}".split("e")
+        return f"{digit}e{int(power)}"
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,14 @@ class Table:
         cells = [cell for row in self.rows for cell in row if isinstance(cell, Samples)]
         return max((cell.count for cell in cells), default=0)
 
+    def widened(self, drift: Drift) -> Table:
+        """With the intervals that are due where the machine moves so much."""
+        rows = tuple(
+            tuple(cell.widened(drift) if isinstance(cell, Samples) else cell for cell in row)
+            for row in self.rows
+        )
+        return replace(self, rows=rows)
+
     def as_json(self) -> dict[str, Any]:
         """Everything; a figure that was measured has its values beside its median."""
         return {
@@ -158,7 +176,8 @@ class Skipped:
 class Section:
     """The tables of one command, what it had to leave out, and where they come from.
 
-    `provenance` is what `Subject.provenance` gives. `seconds` is how long it all took.
+    `provenance` is what `Subject.provenance` gives. `seconds` is how long it all took. `readings`
+    are the machine's speed on the way.
     """
 
     name: str
@@ -169,6 +188,11 @@ class Section:
     seconds: float
     tables: tuple[Table, ...]
     skipped: tuple[Skipped, ...] = ()
+    readings: tuple[Reading, ...] = ()
+
+    def widened(self, drift: Drift) -> Section:
+        """With the intervals that are due where the machine moves so much."""
+        return replace(self, tables=tuple(table.widened(drift) for table in self.tables))
 
     def as_json(self) -> dict[str, Any]:
         """Everything, under stable names."""
@@ -181,6 +205,7 @@ class Section:
             "seconds": self.seconds,
             "tables": [table.as_json() for table in self.tables],
             "skipped": [{"what": each.what, "reason": each.reason} for each in self.skipped],
+            "readings": [asdict(each) for each in self.readings],
         }
 
 
@@ -192,6 +217,10 @@ def _cell_as_json(cell: Cell) -> Any:
             "high": _number(cell.high),
             "n": cell.count,
             "values": [_number(each) for each in cell.values],
+            "level": None if cell.level is None else _number(cell.level),
+            "paired": cell.paired,
+            "least": cell.least,
+            "moved": _number(cell.moved),
         }
     if isinstance(cell, Interval):
         return {name: _number(getattr(cell, name)) for name in ("middle", "low", "high")}

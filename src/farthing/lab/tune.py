@@ -13,17 +13,20 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING
 
+from farthing.engine.cost import windows_of
 from farthing.lab.bench import buffer_bytes
-from farthing.lab.tune_choose import Candidate, Choice, choose, undominated
+from farthing.lab.tune_choose import Candidate, Choice, Usual, choose, undominated
 from farthing.lab.tune_cost import MeasuredCost, Overhead
 from farthing.lab.tune_curve import Curve, make_curve
 from farthing.lab.tune_engines import Contender, contenders, measure
 from farthing.lab.tune_journal import Journal
-from farthing.lab.tune_rounds import uncertainty
+from farthing.lab.tune_rounds import spread, uncertainty
+from farthing.plan.machine import usable_cores
 from farthing.plan.profile import (
     Ceilings,
     Profile,
     ProfilePoint,
+    ServerWork,
     profiles_folder,
     store_profile,
 )
@@ -42,7 +45,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for. Measuring takes about `seconds`; `margin` is a share of all times."""
+    """What is asked for. Measuring takes about `seconds`; `margin` is a share of all times.
+
+    `usual` is what a server does that is told nothing, None where it cannot serve the load.
+    """
 
     load: Load
     objective: Objective
@@ -50,6 +56,7 @@ class Wish:
     seconds: float
     seed: int
     price_per_hour: float | None = None
+    usual: Usual | None = None
 
 
 @dataclass(frozen=True)
@@ -69,15 +76,23 @@ class Tuning:
     profiles: Mapping[str, Profile]
     costs: Mapping[str, MeasuredCost]
     left_out: tuple[str, ...]
+    server: ServerWork
     isa: str
     narrow: bool
     resumed: int
 
 
 def tune(
-    variants: Sequence[Variant], tokenizer: Tokenizer, wish: Wish, *, room: int, progress: Progress
+    variants: Sequence[Variant],
+    tokenizer: Tokenizer,
+    wish: Wish,
+    *,
+    server: Callable[[Tokenizer, Load], ServerWork],
+    room: int,
+    progress: Progress,
 ) -> Tuning:
-    """Measures all variants in `room` bytes and chooses among them.
+    """Measures all variants in `room` bytes and chooses among them; `server` measures what a server
+    of such a load takes beside the steps.
 
     Raises `DoesNotFitError` where there is memory for none, else leaves out those without. The
     journal stays where this is interrupted.
@@ -107,14 +122,17 @@ def tune(
             journal,
             tokenizer,
             wish.load,
+            kept=_usual_name(wish),
             seconds=wish.seconds,
             seed=wish.seed,
             room=room - held,
             progress=progress,
         )
+    progress("the server's work for requests and tokens")
+    work = server(tokenizer, wish.load)
     complete = {name: each for name, each in measured.items() if each.complete}
     costs = {name: _cost(each, overhead) for name, each in complete.items()}
-    choice = _choice(complete, costs, wish, progress)
+    choice = _choice(complete, costs, work, wish, progress)
     shown = choice.best or choice.reachable or choice.nearest
     name = shown.setting.candidate
     chosen = complete[name]
@@ -131,14 +149,17 @@ def tune(
     return Tuning(
         choice,
         chosen.variant,
-        chosen.variant.cache_tokens(wish.load, shown.setting.slots, room),
+        wish.usual.cache_tokens
+        if wish.usual is not None and shown.setting.usual
+        else chosen.variant.cache_tokens(wish.load, shown.setting.slots, room),
         curve,
         overhead,
         {name: each.samples for name, each in measured.items()},
         {name: each.slots for name, each in measured.items()},
-        {name: _profile(each) for name, each in complete.items()},
+        {name: _profile(each, work) for name, each in complete.items()},
         costs,
         tuple(left_out),
+        work,
         isa,
         narrow,
         resumed,
@@ -150,34 +171,50 @@ def store_profiles(tuning: Tuning) -> list[str]:
     return [str(store_profile(profile)) for profile in tuning.profiles.values()]
 
 
+def _usual_name(wish: Wish) -> str | None:
+    return None if wish.usual is None else wish.usual.candidate
+
+
 def _cost(measured: Contender, overhead: Overhead) -> MeasuredCost:
     medians = {step.shape: median(v) for step, v in measured.samples.seconds.items()}
-    return MeasuredCost(medians, overhead)
+    return MeasuredCost(medians, overhead, windows_of(measured.variant.model.program.cache))
 
 
 def _choice(
     measured: Mapping[str, Contender],
     costs: Mapping[str, MeasuredCost],
+    work: ServerWork,
     wish: Wish,
     progress: Progress,
 ) -> Choice:
+    cores = usable_cores()
     candidates = [
-        Candidate(name, costs[name], each.slots, each.plan.step_tokens)
+        Candidate(
+            name,
+            costs[name],
+            each.slots,
+            each.plan.step_tokens,
+            spread(each.samples),
+            work,
+            each.plan.threads < cores,
+        )
         for name, each in measured.items()
     ]
     common = set.intersection(*(set(each.steps) for each in measured.values()))
-    promising = undominated(candidates, [step.shape for step in sorted(common)])
+    unsure = max(uncertainty(each.samples) for each in measured.values())
+    shapes = [step.shape for step in sorted(common)]
     return choose(
-        promising,
+        undominated(candidates, shapes, unsure, _usual_name(wish)),
         wish.load,
         wish.objective,
         margin=wish.margin,
-        unsure=max(uncertainty(each.samples) for each in measured.values()),
+        unsure=unsure,
+        usual=wish.usual,
         progress=progress,
     )
 
 
-def _profile(measured: Contender) -> Profile:
+def _profile(measured: Contender, work: ServerWork) -> Profile:
     """What a profile holds of what was measured: steps of one kind each."""
     samples = measured.samples
     points = [
@@ -193,4 +230,5 @@ def _profile(measured: Contender) -> Profile:
         step_tokens=measured.plan.step_tokens,
         points=tuple(points),
         measured=datetime.now(UTC).isoformat(timespec="seconds"),
+        server=work,
     )

@@ -4,6 +4,9 @@ Combinations of an engine, a number of slots and a chunk are simulated over the 
 users who each ask again as soon as they have an answer, as load generators do. What a combination
 does depends on no objective; an objective only says which of them will do. So a looser one never
 leads to a slower choice. Fewer slots are looked at for as long as they might be better.
+
+What a server does that is told nothing is simulated too, and left only for what is faster by more
+than measured costs are unsure, or where it does not keep the objective.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from farthing.engine.cost import StepShape
 from farthing.engine.simulate import Clock, Job, simulate
 from farthing.lab.tune_points import CHUNKS, Load
 from farthing.plan.grid import largest
+from farthing.plan.profile import ServerWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,13 +32,13 @@ if TYPE_CHECKING:
 QUANTILE = 0.99
 """Of all requests, so many must keep to the objective; of MLPerf Inference's servers too."""
 
-_LEAST_JOBS = 64
+_LEAST_JOBS = 40
 """Each user asks once at least, and all together so often. Once more before and once after that
 does not count: they come one after the other first, and in the end leave the others alone."""
 
-_PAUSE = 0.005
-"""Seconds from an answer's end to the same user's next request at the engine; assumed. What counts
-is that the step that begins at once goes without it."""
+_MOST_STARTS, _STARTING_USERS = 3, 192
+"""So many beginnings are simulated, fewer where many users make one alone say enough. Whose
+requests meet decides how long the slowest wait, and users that begin evenly never meet."""
 
 _ALIKE = 0.02
 """Costs and throughputs that differ by less are taken to be the same."""
@@ -42,24 +46,55 @@ _ALIKE = 0.02
 
 @dataclass(frozen=True)
 class Candidate:
-    """An engine that may be chosen: what its steps cost, and for how many texts it has memory."""
+    """An engine that may be chosen: what its steps cost, and for how many texts it has memory.
+
+    A step takes its cost times one of `spread`, which are measured times over their median. The
+    `server` before it bears on its steps unless it has a `core_of_its_own`.
+    """
 
     name: str
     cost: CostOfStep
     most_slots: int
     step_tokens: int = 512
+    spread: tuple[float, ...] = (1.0,)
+    server: ServerWork | None = None
+    core_of_its_own: bool = False
+
+    def varied(self, seed: int) -> CostOfStep:
+        """The cost as a machine has it, by chance, but the same for each seed."""
+        if len(self.spread) == 1:
+            return lambda shape: self.cost(shape) * self.spread[0]
+        draw = random.Random(seed)
+        return lambda shape: self.cost(shape) * draw.choice(self.spread)
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What a server does that is told nothing but the model, which is then run by `candidate`.
+
+    Of the load, `texts` at most have room in its cache of `cache_tokens`.
+    """
+
+    candidate: str
+    slots: int
+    step_seconds: float
+    texts: int
+    cache_tokens: int
 
 
 @dataclass(frozen=True)
 class Setting:
     """What a server is told. While others write, a step takes at most `step_seconds`, which is
     what it takes when `chunk` tokens of a prompt join `slots` that write.
+
+    `usual`: it is what the server does anyway, and `chunk` about what that comes to.
     """
 
     candidate: str
     slots: int
     chunk: int
     step_seconds: float
+    usual: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,17 +141,19 @@ def choose(
     *,
     margin: float = 0.0,
     unsure: float = 0.0,
+    usual: Usual | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Choice:
     """The setting with the highest throughput of those that keep the objective with `margin`.
 
-    It is one of the first candidate whose fastest is within 2 % of the fastest of all, or within
-    the share by which measured costs are `unsure`. Of that candidate's settings whose throughput is
-    the same to 2 %, it is the one with the largest margin. Raises `ValueError` without a candidate
-    that has memory for a text.
+    It is the `usual` one where that keeps it and none is faster by more than 2 %, or by more than
+    the share by which measured costs are `unsure`. Else it is one of the first candidate whose
+    fastest is as near to the fastest of all; and of that candidate's settings whose throughput is
+    the same to 2 %, the one with the largest margin. Raises `ValueError` without a candidate that
+    has memory for a text.
     """
-    tried: list[Forecast] = []
-    kept: list[Forecast] = []
+    tried = list(_as_usual(candidates, load, usual, progress))
+    kept = [each for each in tried if each.kept(objective, margin)]
     soonest = inf
     levels = slot_numbers(min(load.users, max((each.most_slots for each in candidates), default=0)))
     for slots in reversed(levels):
@@ -153,6 +190,28 @@ def choose(
     return Choice(None, nearest, tuple(tried), 0, None, alone)
 
 
+def _as_usual(
+    candidates: Sequence[Candidate],
+    load: Load,
+    usual: Usual | None,
+    progress: Callable[[str], None],
+) -> Iterator[Forecast]:
+    """What the usual settings do, where its engine is among the candidates and they have room."""
+    for candidate in candidates:
+        if usual is None or usual.candidate != candidate.name or usual.texts < 1:
+            continue
+        running = min(load.users, usual.slots, usual.texts)
+        progress(f"simulate {load.users:,} users, {candidate.name}, as it is by default")
+        fitting = [
+            chunk
+            for chunk in CHUNKS
+            if step_seconds(candidate, load, running, chunk) <= usual.step_seconds
+        ]
+        chunk = max(fitting, default=CHUNKS[0])
+        setting = Setting(candidate.name, usual.slots, chunk, usual.step_seconds, usual=True)
+        yield _simulated(candidate, load, setting, running)
+
+
 def _best(
     names: Sequence[str], kept: Sequence[Forecast], objective: Objective, unsure: float
 ) -> Forecast:
@@ -162,6 +221,9 @@ def _best(
         name = each.setting.candidate
         fastest[name] = max(fastest.get(name, 0.0), each.throughput)
     enough = max(fastest.values()) * (1 - unsure)
+    for each in kept:
+        if each.setting.usual and each.throughput >= enough:
+            return each
     first = next(name for name in names if fastest.get(name, -inf) >= enough)
     return max(
         (
@@ -186,39 +248,52 @@ def _level(
 
 def forecast_of(candidate: Candidate, load: Load, slots: int, chunk: int) -> Forecast:
     """What one combination does with the load."""
-    setting = Setting(candidate.name, slots, chunk, step_seconds(candidate, load, slots, chunk))
-    outcome = simulate(
-        _jobs(load, candidate, slots),
-        candidate.cost,
-        slots=slots,
-        latency_target=setting.step_seconds,
-        step_tokens=candidate.step_tokens,
-        users=load.users,
-        pause=_PAUSE,
-    )
-    counted = outcome.served[load.users : -load.users]
-    begin = min(each.job.arrival for each in counted)
-    end = max(each.job.arrival for each in outcome.served)
-    tokens = sum(_tokens_within(each, begin, end) for each in outcome.served)
+    seconds = step_seconds(candidate, load, slots, chunk)
+    return _simulated(candidate, load, Setting(candidate.name, slots, chunk, seconds), slots)
+
+
+def _simulated(candidate: Candidate, load: Load, setting: Setting, running: int) -> Forecast:
+    """What a setting does with the load, of which `running` texts at most run at once."""
+    users = load.users
+    counted: list[Served] = []
+    tokens = seconds = 0.0
+    for seed in range(max(1, min(_MOST_STARTS, _STARTING_USERS // users))):
+        outcome = simulate(
+            _jobs(load, candidate, running, seed),
+            candidate.varied(seed),
+            slots=running,
+            latency_target=setting.step_seconds,
+            step_tokens=candidate.step_tokens,
+            users=users,
+            server=candidate.server,
+            core_of_its_own=candidate.core_of_its_own,
+        )
+        served = outcome.served
+        counted += served[users:-users]
+        begin = min(each.job.arrival for each in served[users:-users])
+        end = max(each.job.arrival for each in served)
+        tokens += sum(_tokens_within(each, begin, end) for each in served)
+        seconds += end - begin
     return Forecast(
         setting,
         quantile([each.latency(Clock.ARRIVAL_TO_FIRST_TOKEN) for each in counted]),
         quantile([_between_tokens(each) for each in counted]),
-        tokens / (end - begin),
+        tokens / seconds,
     )
 
 
-def _jobs(load: Load, candidate: Candidate, slots: int) -> list[Job]:
-    """What the users ask for, in order; their first requests are spread over the time of one."""
+def _jobs(load: Load, candidate: Candidate, slots: int, seed: int) -> list[Job]:
+    """What the users ask for, in order; their first requests come within the time of one."""
     users = load.users
+    draw = random.Random(seed)
     count = max(users, _LEAST_JOBS) + 2 * users
-    lengths = random.Random(0).choices(load.lengths, k=count)
+    lengths = draw.choices(load.lengths, k=count)
     writing = min(users, slots)
     positions = writing * load.context
     step = candidate.cost(StepShape(writing, writing, positions, positions))
-    gap = load.answer * step / users
+    arrivals = sorted(draw.uniform(0, load.answer * step) for _ in range(users))
     return [
-        Job(prompt, answer, number * gap if number < users else 0.0)
+        Job(prompt, answer, arrivals[number] if number < users else 0.0)
         for number, (prompt, answer) in enumerate(lengths)
     ]
 
@@ -258,20 +333,31 @@ def slot_numbers(most: int) -> list[int]:
     return sorted({most, *(each for each in (*powers, *between) if each < most)})
 
 
-def undominated(candidates: Sequence[Candidate], shapes: Sequence[StepShape]) -> list[Candidate]:
+def undominated(
+    candidates: Sequence[Candidate],
+    shapes: Sequence[StepShape],
+    unsure: float = 0.0,
+    kept: str | None = None,
+) -> list[Candidate]:
     """Those that no other beats at every step: one that is as fast everywhere, to 2 %, and faster
-    in all, by more than that, and has memory for as many.
+    in all, by more than that and than costs are `unsure`, and has memory for as many. The one
+    called `kept` is among them however that is.
     """
+    clearly = max(_ALIKE, unsure)
 
     def beaten(one: Candidate, other: Candidate) -> bool:
         pairs = [(one.cost(shape), other.cost(shape)) for shape in shapes]
         return (
             other.most_slots >= one.most_slots
             and all(theirs <= mine * (1 + _ALIKE) for mine, theirs in pairs)
-            and fmean(theirs / mine for mine, theirs in pairs) < 1 - _ALIKE
+            and fmean(theirs / mine for mine, theirs in pairs) < 1 - clearly
         )
 
-    return [one for one in candidates if not any(beaten(one, other) for other in candidates)]
+    return [
+        one
+        for one in candidates
+        if one.name == kept or not any(beaten(one, other) for other in candidates)
+    ]
 
 
 def quantile(values: Sequence[float]) -> float:

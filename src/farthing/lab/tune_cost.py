@@ -11,7 +11,7 @@ from farthing.engine.cost import StepCost
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from farthing.engine.cost import StepShape
+    from farthing.engine.cost import StepShape, Windows
 
 _PASSES = 32
 """Over all measurements, until what is learned from them no longer moves."""
@@ -49,10 +49,13 @@ class MeasuredCost:
     """
 
     def __init__(
-        self, measured: Mapping[StepShape, float], overhead: Overhead | None = None
+        self,
+        measured: Mapping[StepShape, float],
+        overhead: Overhead | None = None,
+        windows: Windows = (),
     ) -> None:
         self._overhead = Overhead() if overhead is None else overhead
-        self._learned = StepCost()
+        self._learned = StepCost(windows)
         for _ in range(_PASSES):
             for shape, seconds in measured.items():
                 self._learned.observe(shape, seconds)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from farthing.engine.cost import StepShape
-from farthing.lab.bench_shapes import gains, knee_index
-from farthing.lab.tune_rounds import median_interval
+from farthing.lab.bench_shapes import gains, knee_index, possible_knees
+from farthing.lab.tune_rounds import NARROW, median_interval
 from farthing.plan.cost import decode_costs, total
 from farthing.plan.price import prices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from farthing.engine.simulate import CostOfStep
     from farthing.lab.tune_cost import Overhead
@@ -68,12 +69,18 @@ class BatchPoint:
 class Curve:
     """The points in rising order, all at one context. `knee` is the batch from which on no doubling
     pays, None where the last one still does; `cause` is why, at the first batch past it.
+
+    Where that is not known both are None, and `knee_within` are the least and the most that the
+    knee may be by the measured intervals, None for past the end; `contradictions` say in words what
+    cannot be of the figures.
     """
 
     context: int
     points: tuple[BatchPoint, ...]
     knee: int | None
-    cause: Cause
+    cause: Cause | None
+    knee_within: tuple[int | None, int | None]
+    contradictions: tuple[str, ...]
 
 
 def make_curve(
@@ -118,14 +125,43 @@ def make_curve(
 
 
 def curve_of(points: Sequence[BatchPoint], context: int) -> Curve:
-    """With the gains of each, the knee and its cause."""
+    """With the gains of each; the knee and its cause, as far as the figures say them."""
     each = gains([point.batch for point in points], [point.tokens_per_second for point in points])
     index = knee_index(each) if each else None
     gained = tuple(
         replace(point, gain=gain) for point, gain in zip(points, (*each, None), strict=True)
     )
     past = points[-1] if index is None else points[index + 1]
-    return Curve(context, gained, None if index is None else points[index].batch, past.cause)
+    within = possible_knees(
+        [point.batch for point in points],
+        [point.low for point in points],
+        [point.high for point in points],
+    )
+    least, most = (None if at is None else points[at].batch for at in within)
+    wrong = tuple(_contradictions(points))
+    known = least == most and not wrong
+    knee = points[index].batch if known and index is not None else None
+    return Curve(context, gained, knee, past.cause if known else None, (least, most), wrong)
+
+
+def _contradictions(points: Sequence[BatchPoint]) -> Iterator[str]:
+    """What cannot be if all figures are of one machine at one speed: the worst of each kind."""
+    for what, name in (("reading its memory", "memory"), ("its arithmetic", "arithmetic")):
+        shares = [(getattr(point, f"{name}_share"), point.batch) for point in points]
+        share, batch = max(shares)
+        if share > 1 + NARROW:
+            yield f"{what} alone would take a batch of {batch:,} {share:.0%} of its time"
+    falls = [
+        (after.seconds / before.seconds, before, after)
+        for before, after in combinations(points, 2)
+        if after.seconds < before.seconds * (1 - NARROW)
+    ]
+    if falls:
+        _, before, after = min(falls, key=lambda fall: fall[0])
+        yield (
+            f"a batch of {after.batch:,} took {1e3 * after.seconds:,.2f} ms and a smaller one of "
+            f"{before.batch:,} took {1e3 * before.seconds:,.2f}"
+        )
 
 
 def prices_at(cost: CostOfStep, load: Load, batch: int, per_hour: float) -> Prices:

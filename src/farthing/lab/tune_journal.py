@@ -2,16 +2,18 @@
 
 A line of JSON for each figure. The first names what the figures depend on; a journal of anything
 else, or one that is old, is begun anew. The first line that is not sound ends what is read: a
-process that was killed leaves half of one.
+process that was killed leaves half of one. Whoever has a journal open has it alone.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import time
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import msgspec
 
@@ -70,7 +72,9 @@ class Journal:
     def __init__(
         self, folder: Path, question: Mapping[str, Any], clock: Callable[[], float] = time.time
     ) -> None:
-        """Raises `FarthingError` where the folder cannot be written to."""
+        """Raises `FarthingError` where the folder cannot be written to, and where another process
+        is answering the same question.
+        """
         text = json.dumps({"version": VERSION, **question}, sort_keys=True)
         self._digest = sha256(text.encode()).hexdigest()
         self.path = folder / f"{self._digest[:32]}.jsonl"
@@ -78,19 +82,20 @@ class Journal:
         self.seconds = 0.0
         self._clock = clock
         self._started = clock()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = self._locked()
+        except OSError as error:
+            raise FarthingError(write_advice(self.path, error)) from error
         head, lines = self._read()
         for each in lines:
             self._take(each)
         self._before = self.seconds
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # Written anew without what was not understood, so that lines are whole from here on.
-            self._file = self.path.open("wb")
-            self._write(head)
-            for line in lines:
-                self._write(line)
-        except OSError as error:
-            raise FarthingError(write_advice(self.path, error)) from error
+        # Written anew without what was not understood, so that lines are whole from here on.
+        self._file.truncate()
+        self._write(head)
+        for line in lines:
+            self._write(line)
 
     @property
     def figures(self) -> int:
@@ -114,8 +119,27 @@ class Journal:
 
     def remove(self) -> None:
         """The question is answered."""
-        self.close()
         self.path.unlink(missing_ok=True)
+        self.close()
+
+    def _locked(self) -> BinaryIO:
+        """The file, for this process alone. The lock ends with its process."""
+        while True:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            file = os.fdopen(descriptor, "r+b")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                raise FarthingError(
+                    "another farthing tune is measuring the same on this machine, and each would "
+                    "slow the other: wait until it is done"
+                ) from None
+            # Whoever had it before may have answered the question, and removed it.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
+                    return file
+            file.close()
 
     def _spent(self) -> float:
         return self._before + max(0.0, self._clock() - self._started)

@@ -101,6 +101,15 @@ def uncertainty(samples: Samples) -> float:
     return fmean(shares)
 
 
+def spread(samples: Samples) -> tuple[float, ...]:
+    """Every measured time over the median of its step's: what a machine makes of equal steps."""
+    found = []
+    for values in samples.seconds.values():
+        middle = median(values)
+        found += [each / middle for each in values]
+    return tuple(found)
+
+
 class Rounds:
     """Measures steps of engines until `deadline`, on `perf_counter`'s clock.
 

@@ -23,7 +23,13 @@ from farthing.plan import packed
 from farthing.plan.arena import Arena, lay_arena
 from farthing.plan.machine import available_memory, usable_cores
 from farthing.plan.packed import PackedFormat, packed_format, round_up
-from farthing.plan.process import LOOKUP_TOKEN_BYTES, SLOT_BYTES, TOKEN_BYTES, process_bytes
+from farthing.plan.process import (
+    LOOKUP_TOKEN_BYTES,
+    SLOT_BYTES,
+    TOKEN_BYTES,
+    leviathan_bytes,
+    process_bytes,
+)
 from farthing.plan.stages import Stage, fuse, require_stored
 
 if TYPE_CHECKING:
@@ -136,6 +142,7 @@ def plan_memory(
     draft_rows: int = 0,
     draft: Model | None = None,
     lookup_tokens: int = 0,
+    leviathan: bool = False,
 ) -> MemoryPlan:
     """Lays out the memory of `model` for texts of up to `context_length` positions each.
 
@@ -145,7 +152,8 @@ def plan_memory(
 
     `taps` names values of the Program that are kept, each in memory of its own, until the next
     step. A value that exists only within a stage cannot be. `draft` is a model that guesses: it has
-    a cache of as many positions, and feeds a step of one token a slot and some more.
+    a cache of as many positions, and feeds a step of one token a slot and some more. `leviathan`:
+    guesses are taken by that rule, which needs logits.
 
     None means: the model's own context length, all usable cores, 32 slots or one for each of
     `sequences`, one wanted row a slot and `draft_rows` for guesses, and 512 tokens a step or one a
@@ -191,6 +199,8 @@ def plan_memory(
         chunks=-(-context_length // CHUNK_TOKENS),
         taps=taps,
     )
+    drafted = (0, 0) if draft is None else (slots, draft_rows)
+    deciding = model.config.vocabulary_size, step_rows, *drafted
     plan = MemoryPlan(
         stages,
         weights,
@@ -209,7 +219,8 @@ def plan_memory(
         process_bytes(
             model.config.vocabulary_size, model.merges, slots, total_blocks * BLOCK_TOKENS
         )
-        + lookup_tokens * LOOKUP_TOKEN_BYTES,
+        + lookup_tokens * LOOKUP_TOKEN_BYTES
+        + (leviathan_bytes(*deciding) if leviathan else 0),
         frozenset(taps),
     )
     return plan if draft is None else replace(plan, draft=_draft_plan(draft, plan))

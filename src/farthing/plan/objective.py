@@ -29,10 +29,13 @@ class Objective:
 
 
 NAMED = {
+    "patient": Objective(30.0, 0.1),
     "server": Objective(2.0, 0.1),
     "interactive": Objective(0.5, 0.03),
 }
-"""MLPerf Inference's limits for a server of a model of 8 billion parameters."""
+"""By the names that `farthing serve` has, too; the last two are MLPerf Inference's limits for a
+server of a model of 8 billion parameters.
+"""
 
 
 def objective(text: str) -> Objective:
@@ -44,9 +47,10 @@ def objective(text: str) -> Objective:
         name, _, value = part.strip().partition("=")
         match = _TIME.fullmatch(value)
         if name not in ("ttft", "tpot") or name in found or match is None:
+            *others, last = NAMED
             raise RequestError(
-                f"--slo {text!r:.60}: {part.strip()!r:.40} is no limit; write ttft=2s,tpot=100ms, "
-                f"one of these, or {' or '.join(NAMED)}"
+                f"--slo {text!r:.60}: {part.strip()!r:.40} is no limit; write ttft=2s,tpot=100ms "
+                f"(times in s or ms), one of these, {', '.join(others)} or {last}"
             )
         seconds = float(match[1]) / (1000 if match[2] == "ms" else 1)
         if not 0 < seconds <= _LONGEST:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from farthing.core import RequestError, UnsupportedModelError
-from farthing.files.formats import STORAGE_FORMATS, BlockFormat, stored_bytes
+from farthing.files.formats import (
+    STORAGE_FORMATS,
+    BlockFormat,
+    as_spelled,
+    format_for,
+    spelling,
+    stored_bytes,
+)
 from farthing.plan.packed import PACKED_FORMATS
 
 if TYPE_CHECKING:
@@ -49,8 +57,8 @@ def _known() -> dict[str, Precision]:
     for name, storage in STORAGE_FORMATS.items():
         # GGUF's and farthing's own; of the latter the ones with short names say their bits.
         if name in PACKED_FORMATS or not isinstance(storage, BlockFormat):
-            spelling = name.lower().replace("_", "-")
-            known.setdefault(spelling, Precision(spelling, name, _bits(storage.bits)))
+            spelled = spelling(name)
+            known.setdefault(spelled, Precision(spelled, name, _bits(storage.bits)))
     known[STORED] = AS_STORED
     return known
 
@@ -68,7 +76,7 @@ PRECISIONS = MappingProxyType(_known())
 
 def precision(name: str) -> Precision:
     """The precision called `name`; raises `RequestError` naming those there are."""
-    found = PRECISIONS.get(name.strip().lower().replace("_", "-"))
+    found = PRECISIONS.get(as_spelled(name.strip()))
     if found is None:
         raise RequestError(
             f"no weights are called {name.strip()!r:.40}; known are {', '.join(PRECISIONS)}"
@@ -76,19 +84,30 @@ def precision(name: str) -> Precision:
     return found
 
 
-def stored_as(model: Model, wanted: Precision) -> Model:
-    """`model` as if every matrix were stored in the format of `wanted`: for planning only.
+def fallbacks(model: Model, wanted: Precision) -> dict[str, int]:
+    """The other formats that `stored_as` gives some matrices, with the number of them."""
+    matrices = [each.shape for each in model.program.weights.values() if len(each.shape) == 2]
+    if wanted.format is None:
+        return {}
+    stored = Counter(format_for(wanted.format, shape[1]) for shape in matrices)
+    return {name: count for name, count in stored.items() if name != wanted.format}
 
-    Raises `UnsupportedModelError` where a matrix's rows cannot be stored so.
+
+def stored_as(model: Model, wanted: Precision) -> Model:
+    """`model` as if quantised to the format of `wanted`: for planning only.
+
+    A matrix whose rows are no whole blocks gets the format that it would be written in instead.
+    Raises `UnsupportedModelError` where there is none.
     """
     if wanted.format is None:
         return model
     formats = dict(model.formats)
     for name, weight in model.program.weights.items():
         if len(weight.shape) == 2:
+            stored = format_for(wanted.format, weight.shape[1])
             try:
-                stored_bytes(wanted.format, weight.shape)
+                stored_bytes(stored, weight.shape)
             except UnsupportedModelError as error:
                 raise UnsupportedModelError(f"{model.name}: the matrix {name}: {error}") from None
-            formats[name] = wanted.format
+            formats[name] = stored
     return replace(model, formats=MappingProxyType(formats))

@@ -82,14 +82,31 @@ class ProfilePoint:
 
 
 @dataclass(frozen=True)
+class ServerWork:
+    """Seconds of a processor that a server takes beside its engine's steps.
+
+    For each `request`, each token of its prompt, and each token that is streamed to a client.
+    """
+
+    request: float = 0.0
+    prompt_token: float = 0.0
+    token: float = 0.0
+
+    def before(self, prompt: int) -> float:
+        """From a request's first byte until the engine has it, a prompt of so many tokens."""
+        return self.request + self.prompt_token * prompt
+
+
+@dataclass(frozen=True)
 class Profile:
-    """`measured` says when, in ISO 8601."""
+    """`measured` says when, in ISO 8601; `server` is None where nobody measured that."""
 
     key: ProfileKey
     ceilings: Ceilings
     step_tokens: int
     points: tuple[ProfilePoint, ...]
     measured: str
+    server: ServerWork | None = None
 
 
 def model_digest(model: Model) -> str:
@@ -125,14 +142,15 @@ def profiles_folder() -> Path:
 
 
 def store_profile(profile: Profile) -> Path:
-    """Writes the profile; points that a stored one of the same key has besides are kept.
+    """Writes the profile; what a stored one of the same key has besides is kept.
 
     Raises `FarthingError` where the folder cannot be written to.
     """
     known, _ = find_profile(profile.key)
     if known is not None and known.step_tokens == profile.step_tokens:
         points = {each.place: each for each in (*known.points, *profile.points)}
-        profile = replace(profile, points=tuple(points.values()))
+        server = profile.server or known.server
+        profile = replace(profile, points=tuple(points.values()), server=server)
     path = profiles_folder() / profile.key.file_name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -201,6 +219,7 @@ def _profile(content: dict[str, Any]) -> Profile:
             raise ValueError(f"key.{name} is {value!r:.20}")
     ceilings = content.pop("ceilings")
     points = content.pop("points")
+    server = content.pop("server", None)  # which older ones have not
     if not isinstance(points, list) or len(points) > _MOST_POINTS:
         raise ValueError("points are no list, or too many")
     profile = Profile(
@@ -215,6 +234,7 @@ def _profile(content: dict[str, Any]) -> Profile:
         points=tuple(_point(each) for each in points),
         step_tokens=_count(content.pop("step_tokens"), 1),
         measured=str(content.pop("measured")),
+        server=None if server is None else _server(server),
     )
     if content or ceilings or set(profile.ceilings.products_per_second) != set(ActivationMode):
         raise ValueError("it has other fields than a profile")
@@ -229,6 +249,14 @@ def _point(content: dict[str, Any]) -> ProfilePoint:
     if not _seconds(point.least) <= _seconds(point.seconds) <= _seconds(point.most):
         raise ValueError("seconds are out of order")
     return point
+
+
+def _server(content: dict[str, Any]) -> ServerWork:
+    work = ServerWork(**content)
+    for value in asdict(work).values():
+        if value != 0:
+            _seconds(value)
+    return work
 
 
 def _count(value: object, least: int) -> int:

@@ -54,6 +54,14 @@ class Shape:
         """Heads of queries."""
         return self.kv_heads if self.heads is None else self.heads
 
+    @property
+    def least_parameters(self) -> int:
+        """Of the matrices that make keys and values, whose inputs are as wide as a head at least.
+
+        2 * layers * kv_heads * head_dim * head_dim
+        """
+        return 2 * self.layers * self.kv_heads * self.head_dim**2
+
     def weight_bytes(self, bits: float) -> int:
         """Bytes of all parameters at so many bits, rounded up."""
         scaled = self.parameters * bits / 8

@@ -150,7 +150,7 @@ class ShapeSubject:
         if wanted.bits is None or wanted.format is None:
             raise RequestError(
                 f"--weights {wanted.name} needs the model itself: with --params give fp16, int8, "
-                "int4 or a format with a fixed number of bits, such as q4-k"
+                "int4 or a format with a fixed number of bits, such as q4_k"
             )
         self.shape = shape
         self.name = shape.name

@@ -136,6 +136,14 @@ class Subject:
             self.backend.kernel_version,
         )
 
+    def pack(self) -> NativeBackend:
+        """Allocates and packs the backend now, unless that is done."""
+        return self.backend
+
+    def sign(self) -> str:
+        """Takes the digest now, while the files are there."""
+        return self.digest
+
     def close(self) -> None:
         """Gives back memory and threads; the checkpoint stays open."""
         if "engine" in self.__dict__:

@@ -50,8 +50,8 @@ class Machine(Protocol):
     def most_tokens(self) -> int:
         """The most that prompt and answer may have together."""
 
-    def stats(self) -> EngineStats:
-        """What it is doing."""
+    def lately(self) -> EngineStats:
+        """What it is doing, or was doing a moment ago: nobody may be kept waiting for it."""
 
     def pace(self, running: int, context: int) -> Pace:
         """How fast it goes with so many texts that have so many tokens in all."""
@@ -153,7 +153,7 @@ class Outlook:
     def _forecast(
         self, place: tuple[int, str], promised: Mapping[tuple[int, str], Load]
     ) -> Forecast:
-        stats = self._machine.stats()
+        stats = self._machine.lately()
         self._learn_sharing(stats)
         remaining: list[float] = []
         context = unread = 0.0

@@ -29,7 +29,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farthing.core import RequestError
+from farthing.files.text_files import decoded, read_bounded
 from farthing.serve.errors import ApiError
+from farthing.serve.places import file_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -131,7 +133,7 @@ def load_keys(settings: Settings) -> KeyRing:
     if settings.api_key is not None:
         keys.append(Key(_ONLY_KEY, _digest("api_key", settings.api_key), admin=True))
     if settings.keys_file is not None:
-        keys += _from_file(Path(settings.keys_file).expanduser())
+        keys += _from_file(file_at("keys_file", settings.keys_file))
     if not keys and not is_loopback(settings.host):
         raise RequestError(
             f"without a key the server listens on this machine only, and host is {settings.host}: "
@@ -149,23 +151,19 @@ def is_loopback(host: str) -> bool:
 
 
 def _from_file(path: Path) -> list[Key]:
+    where = f"keys_file {path}"
     try:
         mode = path.stat().st_mode
-        if stat.S_ISFIFO(mode):
-            text = _from_pipe(path)
-        else:
-            with path.open("rb") as file:
-                text = file.read(_MOST_FILE_BYTES + 1)
+        content = _from_pipe(path, where) if stat.S_ISFIFO(mode) else None
     except OSError as error:
-        raise RequestError(f"the file of keys cannot be read ({error}): check keys_file") from error
-    if len(text) > _MOST_FILE_BYTES:
-        raise RequestError(f"{path} is larger than the {_MOST_FILE_BYTES} bytes that are read")
+        raise RequestError(f"{where} cannot be read: {error.strerror or error}") from error
+    if content is None:
+        content = read_bounded(path, _MOST_FILE_BYTES, where)
     try:
-        tables = tomllib.loads(text.decode())
-    except (ValueError, RecursionError) as error:
-        # The library's message has a place and no text of the file; a decoding error's has bytes.
-        place = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
-        raise RequestError(f"{path} is not TOML ({place:.200}): correct it there") from None
+        # The library's message has a place, and no text of the file.
+        tables = tomllib.loads(decoded(content, where))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise RequestError(f"{path} is not TOML ({error!s:.200}): correct it there") from None
     if not tables:
         raise RequestError(f"{path} has no keys: write a table for each, such as [alice]")
     in_clear = any(isinstance(each, Mapping) and "secret" in each for each in tables.values())
@@ -178,19 +176,22 @@ def _from_file(path: Path) -> list[Key]:
     return [_key(f"{path}: [{name}]", name, table) for name, table in tables.items()]
 
 
-def _from_pipe(path: Path) -> bytes:
-    """What another program writes into a pipe, such as a shell's `<(...)`. Raises `OSError`."""
+def _from_pipe(path: Path, where: str) -> bytes:
+    """What another program writes into a pipe, such as a shell's `<(...)`.
+
+    Raises `OSError`, and `RequestError` for more than a file of keys may have.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
-        text = b""
-        while len(text) <= _MOST_FILE_BYTES:
+        content = b""
+        while len(content) <= _MOST_FILE_BYTES:
             if not select.select([pipe], [], [], _PIPE_SECONDS)[0]:
                 raise TimeoutError(f"nothing came from {path} for {_PIPE_SECONDS:g} seconds")
             part = pipe.read(_MOST_FILE_BYTES)
             if not part:
-                break
-            text += part
-        return text
+                return content
+            content += part
+    raise RequestError(f"{where} has more than the {_MOST_FILE_BYTES:,} bytes that it may have")
 
 
 def _key(where: str, name: str, table: object) -> Key:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from farthing.core import SPECULATION_RULES, SPECULATIONS, ActivationMode, KVDtype
 from farthing.engine.drafting import draft_of, drafting_of
-from farthing.engine.load import LoadProgress, load
+from farthing.engine.foretold import load_foretold
+from farthing.engine.load import LoadProgress
 from farthing.files.progress import SILENT
 from farthing.plan.machine import processor, usable_cores
 from farthing.plan.memory import DRAFT_ROWS, require_room
@@ -131,6 +132,7 @@ def prospect_of(
             draft_rows=0 if drafting.way == "off" else DRAFT_ROWS,
             draft=None if draft is None else draft.model,
             lookup_tokens=drafting.traffic,
+            leviathan=drafting.rule == "leviathan",
         )
         file_bytes = sum(tensor.data.nbytes for tensor in checkpoint.tensors.values())
     isa, kernels = tier_and_kernels()
@@ -151,15 +153,15 @@ def load_engine(
     `latency_target` and `weights` are as in `Policy`. Raises what `Engine.load` raises, and
     `DoesNotFitError` before anything is allocated.
     """
-    chosen: list[tuple[Model, Model | None, Sizes]] = []
+    chosen: list[Sizes] = []
 
     def planner(model: Model, *, sequences: int, **asked: Any) -> MemoryPlan:
         sizes = choose_sizes(model, **asked)
         require_room(sizes.plan, sizes.room)
-        chosen.append((model, asked["draft"], sizes))
+        chosen.append(sizes)
         return sizes.plan
 
-    engine = load(
+    engine, foretold, why = load_foretold(
         options.model,
         threads=options.threads,
         kv_dtype=options.kv_dtype,
@@ -175,28 +177,9 @@ def load_engine(
         progress=LoggedProgress(loading),
         planner=planner,
     )
-    ((model, draft, sizes),) = chosen
+    (sizes,) = chosen
     if engine.report is not None:
         _tell_load(engine.report, sizes.why)
-        _foretell(engine, model, draft, sizes.plan, engine.report.isa)
-    return engine
-
-
-def _foretell(
-    engine: Engine, model: Model, draft: Model | None, plan: MemoryPlan, isa: str
-) -> None:
-    """So that what is promised to the first requests is right, where a profile is stored."""
-    from farthing.backends.native import NativeBackend
-    from farthing.engine.foretold import foretell
-
-    kernels = NativeBackend.kernel_version
-    foretold, why = foretell(model, plan, isa=isa, kernels=kernels)
-    guesses = None
-    if draft is not None and plan.draft is not None:
-        guesses, _ = foretell(draft, plan.draft, isa=isa, kernels=kernels)
-    engine.expect(
-        () if foretold is None else foretold.steps, () if guesses is None else guesses.steps
-    )
     tell(
         "foretold",
         f"times are foretold by the profile of {foretold.measured}, until steps have run"
@@ -205,6 +188,7 @@ def _foretell(
         measured=None if foretold is None else foretold.measured,
         why=why or None,
     )
+    return engine
 
 
 def _tell_load(report: LoadReport, why: str) -> None:

@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from farthing.core import RequestError
+from farthing.serve.settings import USUAL_USAGE_STORE
 
 if TYPE_CHECKING:
     from farthing.serve.settings import Settings
 
 
 def refuse_places(settings: Settings) -> None:
-    """Raises `RequestError` where the prefix store or the usage could not be written."""
+    """Raises `RequestError` where the prefix store or the usage could not be written.
+
+    Nobody asked for the usual place of usage: `usage_in_memory` tells whether it can be.
+    """
     if settings.prefix_store is not None:
-        store = Path(settings.prefix_store).expanduser()
+        store = file_at("prefix_store", settings.prefix_store)
         if not store.parent.is_dir():
             raise RequestError(
                 f"prefix_store is {store}, and there is no folder {store.parent}: make it first"
@@ -29,10 +33,47 @@ def refuse_places(settings: Settings) -> None:
                 f"prefix_store is {store}, which cannot be written: name a file in a folder that "
                 "you may write to"
             )
-    if settings.usage_store is not None:
-        store = Path(settings.usage_store).expanduser()
+    if settings.usage_store not in (None, USUAL_USAGE_STORE):
+        store = file_at("usage_store", settings.usage_store)
         if (problem := _problem(store)) is not None:
             raise unusable(store, problem)
+
+
+def file_at(setting: str, path: str) -> Path:
+    """The file that a setting names. Raises `RequestError` for one in a home that is not there."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise RequestError(
+            f"{setting} is {path}, and there is no home folder ({error}): name a file from the "
+            "root, or set HOME"
+        ) from None
+
+
+def usage_in_memory(settings: Settings) -> str | None:
+    """Why usage is kept in memory only, for people; None where it is not.
+
+    Whoever named a file is refused where it cannot be written. Nobody named the usual one.
+    """
+    if settings.usage_store != USUAL_USAGE_STORE:
+        return None
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        return kept_in_memory(str(error))
+    if not home.is_dir():  # no program makes its user a home
+        return kept_in_memory(f"there is no home folder {home}")
+    store = Path(USUAL_USAGE_STORE).expanduser()
+    problem = _problem(store)
+    return None if problem is None else kept_in_memory(f"{store}: {problem}")
+
+
+def kept_in_memory(problem: str) -> str:
+    """What is told where usage cannot be kept in its usual place."""
+    return (
+        f"usage is kept in memory only, and lost when the server ends ({problem}): name a file "
+        "with --usage-store, or count none with --usage-store off"
+    )
 
 
 def unusable(store: Path, problem: str) -> RequestError:

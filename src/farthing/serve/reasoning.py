@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from farthing.core import RequestError
+from farthing.serve.errors import ApiError
 from farthing.serve.tool_parser import MOST_SPACE, overlap
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class Tags:
 
 USUAL = Tags("<think>", "</think>")
 
+_EFFORT = "reasoning_effort"
+_SWITCHES = ("enable_thinking", "thinking")
+"""What templates call the variables for it: gpt-oss, Qwen and SmolLM3, DeepSeek and Granite."""
+
 _HINTS = ("think", "reason")
 _TAG = r"<[^<>\s]{1,40}>|\[[^\[\]\s]{1,40}\]"
 _PROBE = re.compile(rf"(?P<opening>{_TAG})\s*probe_reasoning\s*(?P<closing>{_TAG})")
@@ -54,6 +59,30 @@ def tags_of(template: ChatTemplate | None, tokenizer: Tokenizer) -> Tags | None:
     else:
         return None
     return tags if all(_is_text(each, tokenizer) for each in (tags.opening, tags.closing)) else None
+
+
+def effort_variables(
+    effort: str, template: ChatTemplate, tokenizer: Tokenizer
+) -> dict[str, object]:
+    """The variables by which a template is told how much to reason: "none", "low", ...
+
+    One that knows efforts is given the word; one that knows reasoning only as on or off has it on
+    for all but "none". Raises `ApiError` 400 for one that has no such switch, unless there is
+    nothing to switch off.
+    """
+    read = template.variables()
+    chosen: dict[str, object] = {name: effort != "none" for name in _SWITCHES if name in read}
+    if _EFFORT in read:
+        chosen[_EFFORT] = effort
+    if chosen or (effort == "none" and tags_of(template, tokenizer) is None):
+        return chosen
+    raise ApiError(
+        400,
+        f"reasoning_effort {effort!r} cannot be followed: this model's chat template has no switch "
+        "for reasoning, so it reasons as it was trained to, or not at all: leave it out",
+        param="reasoning_effort",
+        code="unsupported_parameter",
+    )
 
 
 def _rendered(template: ChatTemplate) -> str:

@@ -16,6 +16,7 @@ from farthing.serve.ids import new_id
 from farthing.serve.sse import EventStream
 from farthing.serve.wire.common import created_now
 from farthing.serve.wire.responses import (
+    AskedReasoning,
     CachedInput,
     Incomplete,
     OutputCall,
@@ -64,6 +65,9 @@ class ResponseAnswers:
             model=card.id,
             output=[],
             parallel_tool_calls=request.parallel_tool_calls is not False,
+            reasoning=AskedReasoning(
+                None if request.reasoning is None else request.reasoning.effort
+            ),
             temperature=1.0 if request.temperature is None else request.temperature,
             text={"format": form or {"type": "text"}},
             tool_choice=request.tool_choice or "auto",

@@ -52,6 +52,7 @@ def chat_of(request: ResponseRequest) -> tuple[ChatRequest, list[dict[str, Any]]
         chat_template_kwargs=request.chat_template_kwargs,
         reasoning_format=request.reasoning_format,
         include_reasoning=request.include_reasoning,
+        reasoning_effort=None if request.reasoning is None else request.reasoning.effort,
         response_format=_format(request),
         tools=None if request.tools is None else [_tool(each) for each in request.tools],
         tool_choice=_tool_choice(request.tool_choice),

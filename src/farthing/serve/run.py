@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from farthing.core import FarthingError
 from farthing.serve.listen import bind
 from farthing.serve.log import RequestLog, logging_to, tell
+from farthing.serve.places import file_at
 from farthing.serve.urgency import ask_for_short_slices
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class _Process:
         )
         self._thread = threading.Thread(target=self._load, name="farthing-load", daemon=True)
         store = settings.prefix_store
-        self._store = None if store is None else Path(store).expanduser()
+        self._store = None if store is None else file_at("prefix_store", store)
         self._usage = usage
         self._signals = 0
         self._exit_code = 0
@@ -131,9 +132,11 @@ class _Process:
 
     def run(self) -> int:
         """Serves, ends, and returns the exit code."""
+        thresholds = gc.get_threshold()
         with _signals_to(self._signalled):
             asyncio.run(self._serve())
         gc.unfreeze()  # what `_settle_down` spared is taken apart at the end like everything
+        gc.set_threshold(*thresholds)
         return self._exit_code
 
     @property
@@ -290,6 +293,11 @@ class _Process:
             loop.call_soon_threadsafe(self._stopping.set)
 
 
+_GARBAGE_THRESHOLDS = 5_000, 10, 100
+"""By Python's usual ones, a collection that looks at everything comes within a minute of overload,
+and holds up everybody for tens of milliseconds."""
+
+
 def _settle_down() -> None:
     """Does at leisure, when the server is ready, what would else hold up the first requests.
 
@@ -301,6 +309,7 @@ def _settle_down() -> None:
     import farthing.text.sandbox  # noqa: F401
 
     gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
 async def _finished(requests: set[asyncio.Task[None]], seconds: float) -> set[asyncio.Task[None]]:

@@ -14,6 +14,9 @@ from typing import Any
 from farthing.core import RequestError
 
 _MIB = 1 << 20
+USUAL_USAGE_STORE = "~/.local/state/farthing/usage.sqlite"
+"""Where usage is kept unless somebody says where: a machine that cannot is served without."""
+
 _MOST_SECONDS = 86_400
 """A day: the clocks of the system take no number of seconds whatever."""
 
@@ -172,8 +175,9 @@ class Settings:
     )
 
     usage_store: str | None = option(
-        "~/.local/state/farthing/usage.sqlite",
-        "count tokens, seconds and money by day, key and model in this file; no text is in it",
+        USUAL_USAGE_STORE,
+        "count tokens, seconds and money by day, key and model in this file; no text is in it; "
+        "where the usual one cannot be written, they are kept in memory",
         "what is kept",
         metavar="FILE",
         off=True,

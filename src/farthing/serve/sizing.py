@@ -61,6 +61,7 @@ def choose_sizes(
     draft_rows: int = 0,
     draft: Model | None = None,
     lookup_tokens: int = 0,
+    leviathan: bool = False,
     room: int | None = None,
 ) -> Sizes:
     """The plan for a server of `model`, by the rule where a size is None; with its `draft` if any.
@@ -84,6 +85,7 @@ def choose_sizes(
             draft_rows=draft_rows,
             draft=draft,
             lookup_tokens=lookup_tokens,
+            leviathan=leviathan,
         )
 
     slots_why = f"{chosen_slots} slots {'by default' if slots is None else 'as asked'}"

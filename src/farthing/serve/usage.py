@@ -9,7 +9,9 @@ does not go before the server has ended, it is left in a file beside, which the 
 damaged is set aside under another name, and a new one begun. Each of these is logged, and counted
 in the metrics.
 
-No text is in the file, and only its owner can read it.
+No text is in the file, and only its owner can read it. Where nobody named one and the usual place
+cannot be written, usage is kept in memory until the server ends; the log, GET /usage and the page
+say so.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from typing import TYPE_CHECKING
 
 from farthing.core import FarthingError, RequestError
 from farthing.serve.log import tell
-from farthing.serve.places import unusable
+from farthing.serve.places import file_at, kept_in_memory, unusable, usage_in_memory
+from farthing.serve.settings import USUAL_USAGE_STORE
 from farthing.serve.usage_file import DamagedError, Row, UsageFile, Used
 from farthing.serve.usage_spill import spill, spills_beside
 
@@ -47,7 +50,9 @@ _PASSING = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
 
 
 class Usage:
-    """The usage of all keys of a server. `clock` is in seconds of the epoch.
+    """The usage of all keys of a server, in the file `path`; None keeps it in memory.
+
+    `clock` is in seconds of the epoch.
 
     `failures` counts writes that did not go, `set_aside` files that were damaged, and `lost` the
     requests that were never written, which `close` logs. `spilled` is the file that `close` left.
@@ -55,7 +60,7 @@ class Usage:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | None,
         model: str,
         *,
         price_per_hour: float,
@@ -80,7 +85,7 @@ class Usage:
         self._ending = threading.Event()
         self._failing = False
         self._closed = False
-        self._spills = spills_beside(path)
+        self._spills = [] if path is None else spills_beside(path)
         # Whoever writes or reads the file holds this.
         self._file_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="farthing-usage", daemon=True)
@@ -101,7 +106,7 @@ class Usage:
                     self._file.open()
             except (sqlite3.Error, OSError, DamagedError) as error:
                 self._file.close()
-                if not _is_passing(error):
+                if self.path is not None and not _is_passing(error):
                     raise unusable(self.path, str(error)) from error
         if self._spills:
             self.flush()
@@ -155,7 +160,8 @@ class Usage:
                 self._write(pending)
             except (sqlite3.Error, OSError, DamagedError) as error:
                 self._add(pending)
-                self._file.close()
+                if self.path is not None:
+                    self._file.close()
                 self.failures += 1
                 if not self._failing:
                     log.error(
@@ -189,19 +195,19 @@ class Usage:
             self._file.close()
         with self._pending_lock:
             left, self._pending = self._pending, {}
-        if left:
-            self._leave(left)
+        if left and self.path is not None:
+            self._leave(self.path, left)
 
-    def _leave(self, left: dict[Row, Used]) -> None:
+    def _leave(self, path: Path, left: dict[Row, Used]) -> None:
         try:
-            self.spilled = spill(self.path, left)
+            self.spilled = spill(path, left)
         except OSError as error:
             self.lost = sum(left.values(), Used()).requests
             log.error(
                 "the usage of %d requests can be written neither to %s nor beside it (%s) and is "
                 "lost; this is all of it:",
                 self.lost,
-                self.path,
+                path,
                 error,
             )
             for (day, key, model), used in left.items():
@@ -220,7 +226,7 @@ class Usage:
         else:
             log.warning(
                 "usage could not be written to %s: it is in %s, and the next start adds it",
-                self.path,
+                path,
                 self.spilled,
             )
 
@@ -286,24 +292,37 @@ def _is_passing(error: Exception) -> bool:
 def open_usage(settings: Settings, model: str) -> Usage | None:
     """The usage that the settings ask for, of a server of that model; None where it is off.
 
-    Raises `RequestError` where usage could never be kept there.
+    Raises `RequestError` where usage could never be kept in the file that they name. Where that is
+    the usual one, it is kept in memory, and a warning logged.
     """
     if settings.usage_store is None:
         return None
-    usage = Usage(
-        Path(settings.usage_store).expanduser(),
-        model,
-        price_per_hour=settings.price_per_hour,
-        flush_seconds=settings.usage_flush_seconds,
-        most_days=settings.usage_days,
-        most_bytes=settings.usage_bytes,
-    )
-    try:
-        usage.open()
-    except RequestError:
-        usage.close(0.0)
-        raise
-    return usage
+
+    def opened(path: Path | None) -> Usage:
+        usage = Usage(
+            path,
+            model,
+            price_per_hour=settings.price_per_hour,
+            flush_seconds=settings.usage_flush_seconds,
+            most_days=settings.usage_days,
+            most_bytes=settings.usage_bytes,
+        )
+        try:
+            usage.open()
+        except RequestError:
+            usage.close(0.0)
+            raise
+        return usage
+
+    if (warning := usage_in_memory(settings)) is None:
+        try:
+            return opened(file_at("usage_store", settings.usage_store))
+        except RequestError as error:
+            if settings.usage_store != USUAL_USAGE_STORE:
+                raise
+            warning = kept_in_memory(str(error.__cause__))
+    tell("usage_in_memory", warning, level=logging.WARNING)
+    return opened(None)
 
 
 def total(rows: Iterable[tuple[Row, Used]]) -> Used:

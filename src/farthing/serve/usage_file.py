@@ -95,9 +95,12 @@ Row = tuple[str, str, str]
 
 
 class UsageFile:
-    """Used by one thread at a time. What it raises besides is `sqlite3.Error` or `OSError`."""
+    """Used by one thread at a time. What it raises besides is `sqlite3.Error` or `OSError`.
 
-    def __init__(self, path: Path, most_days: int, most_bytes: int) -> None:
+    Without a `path` it is in memory, until it is closed.
+    """
+
+    def __init__(self, path: Path | None, most_days: int, most_bytes: int) -> None:
         """Opens nothing yet."""
         self.path = path
         self._most_days = most_days
@@ -153,7 +156,7 @@ class UsageFile:
             with connection:
                 connection.execute("DELETE FROM usage WHERE day = ?", (first,))
             log.warning(
-                "usage of %s is deleted: %s may have %d bytes", first, self.path, self._most_bytes
+                "usage of %s is deleted: all of it may have %d bytes", first, self._most_bytes
             )
             shrunk = True
             connection.execute("PRAGMA incremental_vacuum").fetchall()
@@ -170,6 +173,8 @@ class UsageFile:
 
     def set_aside(self, now: datetime) -> Path:
         """Gives a damaged file another name, and returns that."""
+        if self.path is None:
+            raise OSError("what is in memory has no name")
         self.close()
         stamp = now.strftime("%Y%m%dT%H%M%S")
         aside = self.path.with_name(f"{self.path.name}.damaged-{stamp}")
@@ -183,15 +188,13 @@ class UsageFile:
         """The connection, made anew where there is none. Raises `sqlite3.Error` or `OSError`."""
         if self._connection is not None:
             return self._connection
-        self.path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        # SQLite gives its other files the same mode.
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.fchmod(descriptor, 0o600)
-        finally:
-            os.close(descriptor)
+        if self.path is not None:
+            _make(self.path)
         connection = sqlite3.connect(
-            self.path, timeout=_BUSY_SECONDS, isolation_level="IMMEDIATE", check_same_thread=False
+            self.path or ":memory:",
+            timeout=_BUSY_SECONDS,
+            isolation_level="IMMEDIATE",
+            check_same_thread=False,
         )
         try:
             _prepare(connection)
@@ -200,6 +203,16 @@ class UsageFile:
             raise
         self._connection = connection
         return connection
+
+
+def _make(path: Path) -> None:
+    """Makes the file for its owner alone; SQLite gives its other files the same mode."""
+    path.parent.mkdir(0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

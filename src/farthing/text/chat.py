@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,21 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self.tool_source = tool_source
         self._compiled: dict[str, Template] = {}
+        self._variables: frozenset[str] | None = None
+
+    def variables(self) -> frozenset[str]:
+        """The names of the variables that it reads, such as `messages` and `enable_thinking`.
+
+        Raises `RequestError` where the template is not one.
+        """
+        if self._variables is None:
+            sources = [self.source] if self.tool_source is None else [self.source, self.tool_source]
+            read: set[str] = set()
+            for source in sources:
+                with _environment_for(source) as environment:
+                    read |= environment.variables(source)
+            self._variables = frozenset(read)
+        return self._variables
 
     def render(
         self,
@@ -104,29 +120,11 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         source = self.tool_source if tools and self.tool_source is not None else self.source
-        if len(source) > MAX_TEMPLATE_CHARACTERS:
-            raise RequestError(
-                f"the model's chat template has {len(source)} characters, and at most "
-                f"{MAX_TEMPLATE_CHARACTERS} are read: send a plain completion"
-            )
-        environment = _environment()
-        try:
+        with _environment_for(source) as environment:
             if source not in self._compiled:
                 self._compiled[source] = environment.compile_source(source)
             characters = sum(map(len, _strings(variables)))
             return environment.render(self._compiled[source], variables, characters)
-        except environment.template_error as error:
-            line = getattr(error, "lineno", None)
-            place = f" (line {line})" if line else ""
-            raise RequestError(
-                f"the model's chat template{place} does not accept this chat: {error!s:.500}"
-            ) from error
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error!s:.200}"
-            raise RequestError(
-                f"the model's chat template failed on this chat ({problem}): give the messages in "
-                "the form the model's card shows, or send a plain completion"
-            ) from error
 
 
 @cache
@@ -134,6 +132,31 @@ def _environment() -> ChatEnvironment:
     from farthing.text.sandbox import ChatEnvironment  # a completion needs no jinja2
 
     return ChatEnvironment()
+
+
+@contextmanager
+def _environment_for(source: str) -> Iterator[ChatEnvironment]:
+    """What compiles that template. Its errors, and a template too long, become `RequestError`s."""
+    if len(source) > MAX_TEMPLATE_CHARACTERS:
+        raise RequestError(
+            f"the model's chat template has {len(source)} characters, and at most "
+            f"{MAX_TEMPLATE_CHARACTERS} are read: send a plain completion"
+        )
+    environment = _environment()
+    try:
+        yield environment
+    except environment.template_error as error:
+        line = getattr(error, "lineno", None)
+        place = f" (line {line})" if line else ""
+        raise RequestError(
+            f"the model's chat template{place} does not accept this chat: {error!s:.500}"
+        ) from error
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error!s:.200}"
+        raise RequestError(
+            f"the model's chat template failed on this chat ({problem}): give the messages in "
+            "the form the model's card shows, or send a plain completion"
+        ) from error
 
 
 def load_chat_template(checkpoint: Checkpoint, tokenizer: Tokenizer) -> ChatTemplate | None:

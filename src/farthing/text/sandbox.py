@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import UnionType
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -63,6 +63,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         """A template ready to render. Raises what jinja2 raises."""
         BUDGET_LEFT.set(Budget(len(source)))
         return self.from_string(source)
+
+    def variables(self, source: str) -> frozenset[str]:
+        """The names of what a template reads and does not set. Raises what jinja2 raises."""
+        BUDGET_LEFT.set(Budget(len(source)))
+        return frozenset(meta.find_undeclared_variables(self.parse(source)))
 
     def render(self, template: Template, variables: dict[str, object], characters: int) -> str:
         """The rendered text; `characters` is the size of the input, which the budget grows with.

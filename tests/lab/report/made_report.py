@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from farthing.lab.drift import Reading
 from farthing.lab.report.contents import Failure, Report
 from farthing.lab.samples import Interval, Samples
 from farthing.lab.table import Column, Expectation, Plot, Section, Skipped, Table
@@ -21,6 +22,9 @@ PROVENANCE: dict[str, Any] = {
     "activations": "default",
     "rounds": 3,
 }
+
+READINGS = tuple(Reading(2e9, speed, 3e7) for speed in (1.0e9, 1.02e9, 0.98e9, 1.01e9))
+"""Of a machine that moves a little."""
 
 COLUMNS = (
     Column("name"),
@@ -57,7 +61,15 @@ def table(**changes: Any) -> Table:
 
 def section(name: str, *tables: Table, skipped: tuple[Skipped, ...] = ()) -> Section:
     return Section(
-        name, f"about {name}", f"farthing lab {name} m", 7, PROVENANCE, 1.5, tables, skipped
+        name,
+        f"about {name}",
+        f"farthing lab {name} m",
+        7,
+        PROVENANCE,
+        1.5,
+        tables,
+        skipped,
+        READINGS,
     )
 
 

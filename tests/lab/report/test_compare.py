@@ -113,3 +113,7 @@ def test_a_column_that_one_lacks_is_said_once_for_each_row() -> None:
         "time": Verdict.SAME,
         "new": Verdict.ONLY_SECOND,
     }
+
+
+def test_the_verdict_on_a_counted_figure_speaks_of_no_interval() -> None:
+    assert "interval" not in judge("256 x 512", "576 x 1536", Column("shape"), Column("shape"))

@@ -13,7 +13,7 @@ from farthing.lab.report.chart import draw
 from farthing.lab.report.frame import patterns
 from farthing.lab.report.page import render
 from farthing.lab.table import Plot
-from lab.report.made_report import HOSTILE, report, section, table, whole
+from lab.report.made_report import HOSTILE, PROVENANCE, report, section, table, whole
 
 _VOID = {"meta", "br"}
 
@@ -184,3 +184,15 @@ def test_what_has_no_place_on_an_axis_is_named_under_it() -> None:
     drawn = draw(table(), Plot("points", "size", ("time",), y_scale="log", labels="name"), "x")
     assert "no place on this axis: c" in drawn
     assert HOSTILE not in drawn
+
+
+def test_one_of_a_thing_is_told_as_one() -> None:
+    where = PROVENANCE | {
+        "rounds": 1,
+        "threads": 1,
+        "machine": PROVENANCE["machine"] | {"cores": 1},
+    }
+    words = " ".join(Page(render(report(provenance=where))).words)
+    for one in ("1 round,", "1 thread,", "1 core,"):
+        assert one in words
+    assert not re.search(r"\b1 (rounds|threads|cores|readings)\b", words)

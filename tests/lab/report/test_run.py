@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import log
+from statistics import stdev
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,10 +12,12 @@ import pytest
 import tiny
 from farthing.core import FarthingError, UnsupportedModelError
 from farthing.engine.load import LoadProgress
+from farthing.lab.drift import DEVIATIONS, Reading
 from farthing.lab.report import run
 from farthing.lab.report.contents import Failure
 from farthing.lab.report.run import Pace, measure_all, told
 from farthing.lab.report.work import WorkFile, folder
+from farthing.lab.samples import Samples
 from farthing.lab.table import Section
 from lab.report.made_report import section, table
 from lab_subject import subject_at
@@ -89,6 +94,32 @@ def test_what_an_interrupted_run_has_finished_is_not_measured_again(
     assert measured == ["cache", "kv", "interrupted", "error"]
     assert [each.tables[0].rows[0][1] for each in report.sections] == [1, 2, 4]
     assert report.failures == ()
+
+
+def test_every_interval_knows_how_far_the_machine_moved_over_all_sections(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speeds = {"cache": 1.0, "kv": 1.1, "error": 1.2}
+
+    def at_a_speed(name: str, _subject: Subject, command: str) -> Section:
+        time = Samples((2.0, 2.0, 2.0))
+        readings = (Reading(1.0, speeds[name], 1.0),) * 3
+        return replace(section(name, table(rows=((name, 1, time, 3.0),))), readings=readings)
+
+    monkeypatch.setattr(run, "measure_section", at_a_speed)
+    measure_all(subject, "all", str, NAMES[:2], WorkFile({}), lambda *_: None)
+    # A run that goes on has the readings of those sections that it does not measure again.
+    report = measure_all(subject, "all", str, NAMES, WorkFile({}), lambda *_: None)
+    drift = report.drift
+    assert drift.readings == 9
+    assert drift.multiplying == pytest.approx(
+        stdev(log(each) for each in speeds.values() for _ in "123")
+    )
+    for each in report.sections:
+        _, _, time, counted = each.tables[0].rows[0]
+        assert isinstance(time, Samples)
+        assert time.high == pytest.approx(2 * (1 + DEVIATIONS * drift.multiplying))
+        assert counted == 3.0
 
 
 def test_the_time_left_is_scaled_by_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

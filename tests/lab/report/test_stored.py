@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from farthing.core import RequestError
 from farthing.lab.report.contents import Report
 from farthing.lab.report.stored import read_report, section_of
+from farthing.lab.samples import Samples
 from lab.report.made_report import COLUMNS, report, section, table, whole
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ def test_a_report_read_back_is_the_report(tmp_path: Path) -> None:
     plain = report(section("s", table(rows=(("a", 1, 2.0, None),))))
     path.write_text(stored(plain.as_json()))
     assert read_report(path) == plain
+    share = Samples((4.0, 3.0)).over(Samples((2.0, 3.0))).shifted(-1)
+    moved = report(section("s", table(rows=(("a", 1, share, Samples((3.0, 1.0)).scaled(2)),))))
+    path.write_text(stored(moved.widened().as_json()))
+    assert read_report(path) == moved.widened() != moved
 
 
 def test_one_section_is_a_report_of_it(tmp_path: Path) -> None:
@@ -61,10 +66,12 @@ def with_table(**changes: Any) -> str:
         ("[]", "is no report of the laboratory"),
         ('{"a": 1}', "missing required field"),
         ("[" * 100_000, "is no report of the laboratory"),
-        ('{"report": 2}', "a report of version 2, and this farthing reads version 1"),
+        ('{"report": 1}', "a report of version 1, and this farthing reads version 2"),
         ('{"report": "<html>"}', "a report of version '<html>'"),
         (changed(seconds="long"), r"$.seconds"),
         (changed(tables={}), r"$.tables"),
+        (changed(readings=[{"reading": 0, "multiplying": 1, "interpreting": 1}]), "`$.readings[0]"),
+        (changed(readings=[{"reading": 1, "multiplying": 1}]), "missing required field"),
         (with_table(rows=[[1]]), "1 cells for 4 columns"),
         (with_table(rows=[[10**400, 1, 1, 1]]), "larger than anything"),
         (with_table(rows=[[{"a": 1}, 1, 1, 1]]), "unknown field"),
@@ -116,4 +123,4 @@ def test_any_json_in_place_of_a_field_is_read_or_refused(value: Any, field: str)
 
 def test_columns_of_every_section_can_be_read_back() -> None:
     assert section_of(section("s", table(plots=())).as_json()).tables[0].columns == COLUMNS
-    assert report().as_json()["report"] == 1
+    assert report().as_json()["report"] == 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
+from farthing.serve.settings import USUAL_USAGE_STORE
 from farthing.serve.usage import open_usage
 from serve.page.talking import answering, ask, open_page, wait_done
 from serve.server import serving
@@ -26,9 +27,9 @@ def counting(tmp_path: Path, **settings: Any) -> AbstractContextManager[Served]:
     def counted(state: ServerState) -> None:
         state.usage = open_usage(state.settings, "scripted")
 
-    store = str(tmp_path / "usage.sqlite")
+    usual = {"usage_store": str(tmp_path / "usage.sqlite")}
     engine = answering("It is blue.", seconds=0.001)
-    return serving(engine, prepare=counted, usage_store=store, **settings)
+    return serving(engine, prepare=counted, **{**usual, **settings})
 
 
 def rows(section: Locator, name: str) -> list[str]:
@@ -65,6 +66,19 @@ def test_money_is_shown_where_there_is_a_price_in_whatever_currency(
         expect(section).to_be_visible()
         costs = rows(section, "Cost")
         assert costs == (["0.00 beans", "0.00 beans"] if shown else [])
+
+
+@pytest.mark.parametrize("home", ["absent", "."])
+def test_usage_that_is_lost_when_the_server_ends_is_said_to_be(
+    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / home))
+    with counting(tmp_path, usage_store=USUAL_USAGE_STORE) as served:
+        open_page(page, served)
+        section = page.get_by_role("region", name="Usage")
+        expect(section).to_be_visible()
+        note = section.get_by_text("lost when the server ends")
+        expect(note).to_have_count(1 if home == "absent" else 0)
 
 
 def test_where_no_usage_is_kept_nothing_is_said_of_it(page: Page) -> None:

@@ -1,8 +1,8 @@
 """Two reports beside each other: of two machines, two days, two versions or two models.
 
 Tables are matched by section and key, rows by their names, columns by theirs. Two measured figures
-differ where their intervals do not meet; where they do, nothing is said to differ. A counted figure
-differs where it is shown differently.
+differ where their intervals, which know how far the machine's speed moved, do not meet; where they
+do, nothing is said to differ. A counted figure differs where it is shown differently.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class Verdict(StrEnum):
-    """What two figures of one thing say."""
+    """What two figures of one thing say. Those measured once, and apart, are not judged."""
 
-    DIFFERS = "outside both intervals"
+    DIFFERS = "differs"
     INSIDE = "inside the intervals"
     SAME = "the same"
-    ONCE = "measured once, so not judged"
+    ONCE = "measured once"
     ONLY_FIRST = "only in the first"
     ONLY_SECOND = "only in the second"
 
@@ -259,6 +259,7 @@ def _facts(report: Report) -> dict[str, str]:
         "rounds": str(where["rounds"]),
         "seed": str(report.seed),
         "measured": report.finished,
+        "how far its speed moved": str(report.drift),
     }
 
 

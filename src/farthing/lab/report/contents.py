@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from farthing.lab.drift import drift_of
+
 if TYPE_CHECKING:
+    from farthing.lab.drift import Drift
     from farthing.lab.table import Expectation, Section, Table
 
-VERSION = 1
+VERSION = 2
 """Of the JSON form: one that is not this one is refused."""
 
 
@@ -39,6 +42,16 @@ class Report:
     failures: tuple[Failure, ...] = ()
 
     @property
+    def drift(self) -> Drift:
+        """How much the machine's own speed moved, over all sections."""
+        return drift_of([section.readings for section in self.sections])
+
+    def widened(self) -> Report:
+        """With intervals that know how much the machine moved: a section's own rounds do not."""
+        drift = self.drift
+        return replace(self, sections=tuple(each.widened(drift) for each in self.sections))
+
+    @property
     def seconds(self) -> float:
         """Of all sections."""
         return sum(section.seconds for section in self.sections)
@@ -63,6 +76,7 @@ class Report:
             "started": self.started,
             "finished": self.finished,
             "seconds": self.seconds,
+            "drift": asdict(self.drift),
             "sections": [section.as_json() for section in self.sections],
             "failures": [
                 {"section": each.section, "command": each.command, "error": each.error}

@@ -137,7 +137,7 @@ def measure_all(
         now(),
         sections,
         tuple(failures),
-    )
+    ).widened()
 
 
 def _isa(sections: Sequence[Section], subject: Subject) -> str:

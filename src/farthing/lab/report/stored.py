@@ -10,6 +10,7 @@ import msgspec
 
 from farthing.core import RequestError
 from farthing.files.text_files import read_bounded
+from farthing.lab.drift import Reading
 from farthing.lab.report.contents import VERSION, Failure, Report
 from farthing.lab.samples import Interval, Samples
 from farthing.lab.table import Cell, Column, Expectation, Plot, Section, Skipped, Table
@@ -24,6 +25,7 @@ _LARGEST = 10**30
 _SPEC = re.compile(r"\+?,?(\.\d{1,2})?[fge%]?")
 
 _Number = float | Literal["inf", "-inf", "nan"]
+_Speed = Annotated[float, msgspec.Meta(gt=1e-9, lt=1e24)]
 _PROVENANCE = ("version", "model", "machine", "threads", "isa", "kernels", "kv_dtype")
 _PROVENANCE_SETTINGS = ("activations", "rounds")
 
@@ -38,6 +40,10 @@ class _Cell(msgspec.Struct, forbid_unknown_fields=True):
     low: _Number | None = None
     high: _Number | None = None
     not_finite: Literal["inf", "-inf", "nan"] | None = None
+    level: _Number | None = None
+    paired: bool = False
+    least: float = 0.0
+    moved: _Number = 0.0
 
 
 class _Column(msgspec.Struct, forbid_unknown_fields=True):
@@ -103,6 +109,12 @@ class _Provenance(msgspec.Struct):
     seed: int
 
 
+class _Reading(msgspec.Struct, forbid_unknown_fields=True):
+    reading: _Speed
+    multiplying: _Speed
+    interpreting: _Speed
+
+
 class _Section(_Provenance):
     section: str
     about: str
@@ -110,6 +122,7 @@ class _Section(_Provenance):
     seconds: float
     tables: list[_Table]
     skipped: list[_Skipped]
+    readings: list[_Reading]
 
 
 class _Failure(msgspec.Struct, forbid_unknown_fields=True):
@@ -178,6 +191,9 @@ def _section(found: _Section) -> Section:
         found.seconds,
         tuple(_table(each) for each in found.tables),
         tuple(Skipped(each.what, each.reason) for each in found.skipped),
+        tuple(
+            Reading(each.reading, each.multiplying, each.interpreting) for each in found.readings
+        ),
     )
 
 
@@ -222,7 +238,13 @@ def _cell(found: str | int | float | _Cell | None) -> Cell:
     if found.not_finite is not None:
         return float(found.not_finite)
     if found.values is not None:
-        return Samples(tuple(float(each) for each in found.values))
+        return Samples(
+            tuple(float(each) for each in found.values),
+            None if found.level is None else float(found.level),
+            found.paired,
+            found.least,
+            float(found.moved),
+        )
     if found.middle is None or found.low is None or found.high is None:
         raise ValueError("a cell is neither samples nor an interval nor a number")
     return Interval(float(found.middle), float(found.low), float(found.high))

@@ -16,7 +16,7 @@ _CORNERS: dict[int, list[tuple[float, float]]] = {
     3: [(0, -4.6), (4.6, 0), (0, 4.6), (-4.6, 0)],
 }
 
-LETTER_WIDTH = 0.56
+LETTER_WIDTH, CAPITAL_WIDTH = 0.56, 0.64
 """Of an average letter, in font sizes: what a text takes is not known before it is drawn."""
 
 
@@ -81,7 +81,8 @@ def picture(
 
 def width_of(content: str, size: float) -> float:
     """What a text takes about, in a letter of that size."""
-    return LETTER_WIDTH * size * len(content)
+    capitals = sum(map(str.isupper, content))
+    return size * (LETTER_WIDTH * (len(content) - capitals) + CAPITAL_WIDTH * capitals)
 
 
 def shortened(content: str, most: int) -> str:

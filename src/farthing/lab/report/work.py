@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from farthing.lab.subject import Subject
     from farthing.lab.table import Section
 
-_VERSION = 1
+_VERSION = 2
 _KEPT_FILES = 16
 """Of runs that were never gone on with, the latest so many are kept."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import hypot
 from typing import TYPE_CHECKING
 
 from farthing.lab.report import svg
@@ -19,6 +20,7 @@ from farthing.lab.report.frame import (
     style,
     upright_axis,
 )
+from farthing.lab.report.names import Line, Named, place
 from farthing.lab.report.scales import scale_for
 
 if TYPE_CHECKING:
@@ -31,13 +33,7 @@ if TYPE_CHECKING:
 _LINES_HEIGHT, _POINTS_HEIGHT = 210.0, 330.0
 _MARKED_POINTS = 16
 _UNDER = 42.0
-
-# Where the name of a point is tried: so far to either side, and so many steps up or down.
-_AWAY = (7.0, 26.0, 48.0, 74.0, 104.0)
-_RINGS, _RING = 20, 6.5
-_PARTS = (0.3, 0.5, 0.7, 0.9)
-
-_Box = tuple[float, float, float, float]
+_BEFORE_NAME = 3.0
 
 
 def xy_chart(plot: Plot, x: Column, series: Sequence[Series]) -> tuple[float, str]:
@@ -94,7 +90,7 @@ def xy_chart(plot: Plot, x: Column, series: Sequence[Series]) -> tuple[float, st
         bottom += 16
     if plot.labels:
         everything = [one for each in placed.values() for one in each]
-        drawn += _named(everything, field)
+        drawn += _named(everything, upright, field)
     return bottom + _UNDER, "".join(drawn)
 
 
@@ -124,64 +120,36 @@ def _mark(x: float, word: str, field: Field) -> str:
     )
 
 
-def _named(points: Sequence[tuple[Point, float, float]], field: Field) -> list[str]:
-    """A name beside each point, where nothing else is; further off with a thread to its point."""
-    taken: list[_Box] = [_around(x, y) for _, x, y in points]
-    drawn: list[str] = []
-    for point, x, y in sorted(points, key=lambda each: each[2]):
-        name = svg.shortened(point.name, 24)
-        wide = svg.width_of(name, SMALL)
-        box = _free(x, y, wide, taken, field)
-        taken.append(box)
-        left, top, right, bottom = box
-        near_x, near_y = min(max(x, left), right), (top + bottom) / 2
-        if abs(near_x - x) + abs(near_y - y) > 14:
-            drawn.insert(0, svg.line(x, y, near_x, near_y, class_="thread"))
-        drawn.append(svg.text(name, left, bottom - 3, class_="name"))
-    return drawn
+def _named(points: Sequence[tuple[Point, float, float]], upright: Scale, field: Field) -> list[str]:
+    """A name beside each point; further off with a thread to it."""
+    names = [svg.shortened(point.name, 24) for point, _, _ in points]
+    placed = place(
+        [
+            Named(x, y, svg.width_of(name, SMALL), *_span(point, y, upright))
+            for name, (point, x, y) in zip(names, points, strict=True)
+        ],
+        SMALL + 1,
+        field,
+        WIDTH,
+    )
+    threads = [
+        svg.line(*_shortened(each.thread), class_="thread") for each in placed if each.thread
+    ]
+    return threads + [
+        svg.text(name, each.box.left, each.box.bottom - 3, class_="name")
+        for name, each in zip(names, placed, strict=True)
+    ]
 
 
-def _free(x: float, y: float, wide: float, taken: Sequence[_Box], field: Field) -> _Box:
-    """A near place for a name of that width around (x, y) that meets nothing in `taken`.
-
-    Neither does the thread that leads to it, if that can be had.
-    """
-    high, own = SMALL + 1, _around(x, y)
-    best: tuple[float, _Box] | None = None
-    for away in _AWAY:
-        for left in (x + away, x - away - wide):
-            for ring in range(-_RINGS, _RINGS + 1):
-                middle = y + ring * _RING
-                box = (left, middle - high / 2, left + wide, middle + high / 2)
-                outside = left < field.left or box[2] > WIDTH
-                if outside or not field.top <= middle <= field.bottom - 6:
-                    continue
-                met = sum(_overlap(box, each) for each in taken)
-                crossed = sum(
-                    _overlap(_speck(x, y, box, part), each)
-                    for part in _PARTS
-                    for each in taken
-                    if each != own
-                )
-                cost = 20 * met + 3 * crossed + abs(ring) * _RING + away + (4 if left < x else 0)
-                if best is None or cost < best[0]:
-                    best = (cost, box)
-    return best[1] if best else (x + 7, y - high / 2, x + 7 + wide, y + high / 2)
+def _shortened(thread: Line) -> Line:
+    """Ended before it touches the first letter of its name, of which it would seem a part."""
+    x, y, end_x, end_y = thread
+    left = max(0.0, 1 - _BEFORE_NAME / hypot(end_x - x, end_y - y))
+    return Line(x, y, x + left * (end_x - x), y + left * (end_y - y))
 
 
-def _around(x: float, y: float) -> _Box:
-    """What a marker takes."""
-    return x - 5, y - 5, x + 5, y + 5
-
-
-def _speck(x: float, y: float, box: _Box, part: float) -> _Box:
-    """A small piece of the thread from (x, y) to a box, so far along it."""
-    near_x, near_y = min(max(x, box[0]), box[2]), (box[1] + box[3]) / 2
-    at_x, at_y = x + part * (near_x - x), y + part * (near_y - y)
-    return at_x - 1, at_y - 1, at_x + 1, at_y + 1
-
-
-def _overlap(one: _Box, other: _Box) -> float:
-    wide = min(one[2], other[2]) - max(one[0], other[0])
-    high = min(one[3], other[3]) - max(one[1], other[1])
-    return wide * high if wide > 0 and high > 0 else 0.0
+def _span(point: Point, y: float, upright: Scale) -> tuple[float, float]:
+    """Top and bottom of its whisker; both its middle where it has none."""
+    if point.high > point.low and upright.has(point.low) and upright.has(point.high):
+        return upright.place(point.high), upright.place(point.low)
+    return y, y

@@ -12,7 +12,7 @@ from farthing.serve.endpoints.models import check_model
 from farthing.serve.generation import Generation
 from farthing.serve.misses import PromptPlaces
 from farthing.serve.reading import read_structure
-from farthing.serve.reasoning import ReasoningParser, is_begun, reasoning_tokens
+from farthing.serve.reasoning import ReasoningParser, effort_variables, is_begun, reasoning_tokens
 from farthing.serve.sse import respond
 from farthing.serve.wire.chat import ChatRequest, template_messages, template_variables
 from farthing.serve.wire.common import (
@@ -127,9 +127,11 @@ class ChatAsking:
                 "this model has no chat template: use /v1/completions, or serve a model that was "
                 "trained for chat"
             )
-        ids = template.encode(
-            messages, tools, most_tokens=self._engine.most_tokens, **self._variables
-        )
+        variables = self._variables
+        if fields.reasoning_effort is not None:
+            chosen = effort_variables(fields.reasoning_effort, template, self._engine.tokenizer)
+            variables = {**chosen, **variables}
+        ids = template.encode(messages, tools, most_tokens=self._engine.most_tokens, **variables)
         if state.reasoning is not None and self._may_reason(form):
             self._tags = state.reasoning
             self._begun = is_begun(ids, self._tags, self._engine.tokenizer)

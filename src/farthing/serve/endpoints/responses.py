@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
 }
 """What the chat's fields are called here."""

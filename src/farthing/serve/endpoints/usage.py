@@ -64,6 +64,7 @@ async def usage(state: ServerState, request: Request) -> Response:
         until=str(until),
         currency=state.settings.currency,
         price_per_hour=state.settings.price_per_hour,
+        lasting=kept.path is not None,
         data=[
             UsageEntry(day=day, key=name, model=model, **asdict(used))
             for (day, name, model), used in rows

@@ -24,6 +24,9 @@ export async function showUsage(section, container) {
     make("h3", {}, `Since ${report.since}`),
     told(report.total, money),
   );
+  if (!report.lasting) {
+    container.append(make("p", { class: "help" }, "Kept in memory only: lost when the server ends."));
+  }
 }
 
 function summed(entries) {

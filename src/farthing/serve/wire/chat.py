@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ReasoningFormat = Literal["auto", "deepseek", "none"]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -47,6 +48,7 @@ class ChatRequest(SamplingFields, kw_only=True):
     explain_prefix_miss: bool | None = None
     reasoning_format: ReasoningFormat | None = None
     include_reasoning: bool | None = None
+    reasoning_effort: ReasoningEffort | None = None
 
     def most_tokens(self) -> int | None:
         """The most tokens of an answer; None for as many as the context holds."""

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from farthing.serve.errors import ErrorDetail
-from farthing.serve.wire.chat import ReasoningFormat
+from farthing.serve.wire.chat import ReasoningEffort, ReasoningFormat
 from farthing.serve.wire.common import CommonFields, StreamOptions
 from farthing.serve.wire.fields import ASKING
 
@@ -21,7 +21,6 @@ CHANGING: dict[str, tuple[object, ...]] = {
     "max_tool_calls": (),
     "moderation": (),
     "prompt": (),
-    "reasoning": ({}, {"effort": None}, {"effort": "none"}),
     "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
@@ -33,6 +32,14 @@ class TextOptions(msgspec.Struct):
 
     format: dict[str, Any] | None = None
     verbosity: Literal["medium"] | None = None
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True):
+    """How much the model is to reason. There is no summary of it, so none can be chosen."""
+
+    effort: ReasoningEffort | None = None
+    summary: Literal["auto"] | None = None
+    generate_summary: Literal["auto"] | None = None
 
 
 class ResponseRequest(CommonFields, kw_only=True):
@@ -54,6 +61,7 @@ class ResponseRequest(CommonFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_format: ReasoningFormat | None = None
     include_reasoning: bool | None = None
+    reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -132,10 +140,10 @@ class ResponseUsage(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
-class NoReasoning(msgspec.Struct, frozen=True):
-    """How the model is to reason, which cannot be asked for."""
+class AskedReasoning(msgspec.Struct, frozen=True):
+    """How much the model was to reason; null where it was left to its template."""
 
-    effort: None = None
+    effort: ReasoningEffort | None = None
     summary: None = None
 
 
@@ -160,7 +168,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     output: list[OutputItem]
     parallel_tool_calls: bool
     previous_response_id: None = None
-    reasoning: NoReasoning = NoReasoning()
+    reasoning: AskedReasoning
     store: bool = False
     temperature: float
     text: dict[str, Any]

@@ -27,12 +27,16 @@ class UsageEntry(UsageSums, kw_only=True):
 
 
 class UsageReport(msgspec.Struct, kw_only=True):
-    """From the day `since` to the day `until`, both included."""
+    """From the day `since` to the day `until`, both included.
+
+    Not `lasting`: it is kept in memory, and lost when the server ends.
+    """
 
     object: Literal["usage"] = "usage"
     since: str
     until: str
     currency: str
     price_per_hour: float
+    lasting: bool
     data: list[UsageEntry]
     total: UsageSums
