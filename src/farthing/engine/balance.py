@@ -89,7 +89,7 @@ _OUTLYING = 3.0
 class _Plain:
     """What steps of so many texts, at about as many positions, take without guesses: `seconds` at
     `context` positions, by `seen` steps, of which the last was number `number` of all; `since`
-    steps with guesses after that, and `passed` plain ones that were not looked at.
+    steps with guesses after that.
     """
 
     seconds: float = 0.0
@@ -97,12 +97,6 @@ class _Plain:
     seen: int = 0
     number: int = 0
     since: int = 0
-    passed: int = 0
-
-    def due(self) -> bool:
-        """Whether this plain step is to be looked at; asked once for each."""
-        self.passed += 1
-        return self.seen < _PLAIN_MEMORY or self.since > 0 or self.passed >= _SELDOM
 
     def knows(self, number: int) -> bool:
         """Whether step `number` can be compared, and so may have guesses."""
@@ -119,7 +113,7 @@ class _Plain:
         self.seconds += weight * (seconds - self.seconds)
         self.context += weight * (context - self.context)
         self.number = number
-        self.since = self.passed = 0
+        self.since = 0
 
     def at(self, texts: int, context: int, cost: StepCost) -> float:
         """Seconds at so many positions, at most: less where these are fewer, and never more."""
@@ -211,9 +205,14 @@ class Balance:
         # In seconds; None before the first plain step says how much it is.
         self._allowance: float | None = None
         self._used_up = False
+        # Whether what the step takes that was asked about last is worth knowing, if no guesses are
+        # looked for in it; and the seconds of those of which that was not.
+        self.curious = True
+        self._unseen = 0.0
 
     def allows(self, decoding: ListOf[Sequence]) -> bool:
         """Whether guesses may be looked for in this step of so many texts; asked once a step."""
+        self.curious = self._number % _SELDOM == 0
         if self._used_up:
             return False
         texts = len(decoding)
@@ -222,7 +221,9 @@ class Balance:
             state.rests -= 1
             return False
         context = sum(len(sequence.tokens) for sequence in decoding)
-        return self._known(texts, context).knows(self._number)
+        known = self._known(texts, context).knows(self._number)
+        self.curious = self.curious or not known
+        return known
 
     def begins(self, texts: int) -> None:
         """What so many texts showed need not hold: others have come in their place."""
@@ -246,15 +247,20 @@ class Balance:
             saved = usual * step.gained / texts - min(step.total, most)
         else:
             saved = -(looked + step.guessing)
-            if plain.due():
-                plain.take_in(step.total + saved, context, self._number)
+            plain.take_in(step.total + saved, context, self._number)
             usual = plain.seconds
         if usual <= 0:
             return saved
         if saved != 0:
             self._state(texts).take_in(saved / usual)
-        self._allow(min(step.total, _OUTLYING * usual), saved, usual)
+        self._allow(self._unseen + min(step.total, _OUTLYING * usual), saved, usual)
+        self._unseen = 0.0
         return saved
+
+    def pass_by(self, seconds: float) -> None:
+        """Takes in a plain step that nobody is curious about."""
+        self._number += 1
+        self._unseen += seconds
 
     def _state(self, texts: int) -> _State:
         size = texts.bit_length()

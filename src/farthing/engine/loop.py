@@ -373,13 +373,18 @@ class Loop:
             elif answer.queued_tokens:
                 self._leave_queue(answer)
             answer.show(self._waiters)
-        if scheduler.speculation is not None and shape.tokens == shape.rows:
+        speculation = scheduler.speculation
+        if speculation is not None and shape.tokens == shape.rows:
             host = self._plan_seconds + perf_counter() - started
+            counts = scheduler.counters.drafts
+            if not speculation.watches:
+                speculation.pass_by(self._step_seconds + self._guess_seconds + host, counts)
+                return
             gain = len(scheduler.kept)
             step = Decoded(
                 shape, texts, drafts, gain, self._step_seconds, self._guess_seconds, host
             )
-            scheduler.speculation.account(step, cost, scheduler.counters.drafts)
+            speculation.account(step, cost, counts)
 
     def _fail(self, error: FarthingError) -> None:
         """Ends the answers of the plan made last."""

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_FRUITLESS = 8
+"""After so many steps in which guesses were looked for in vain they are looked for in every second
+step, after four times as many in every fourth."""
+
 
 class Speculation:
     """Chooses each step's drafts, and learns from what became of them.
@@ -78,8 +82,13 @@ class Speculation:
         self._records: dict[Sequence, Record] = {}
         self._chooser = Chooser(costly, self.host)
         self._balance = Balance()
-        # Seconds that guesses were looked for in the step planned last.
+        # Seconds that guesses were looked for in the step planned last, and whether what it takes
+        # is to be accounted for. What no cache holds is dear, even a few lines of Python.
         self._looked = 0.0
+        self.watches = True
+        # Steps in which they were looked for in vain, since the last in which there were some, and
+        # those in which they were not looked for because of that.
+        self._fruitless = self._passed = 0
         # Whose text was the only one when one was written alone last.
         self._alone: Sequence | None = None
 
@@ -96,16 +105,29 @@ class Speculation:
         It can take `spare` tokens more.
         """
         self._looked = 0.0
-        if self._drafter is None or not decoding:
+        self.watches = False
+        if self._drafter is None or not any(map(_wants_drafts, decoding)):
             return {}
-        if not self._always and not self._allowed(decoding):
+        allowed = self._always or self._allowed(decoding)
+        looks = allowed and self._looks()
+        self.watches = looks or self._balance.curious
+        if allowed:
+            self._chooser.begin()
+        if not looks:
             return {}
-        self._chooser.begin()
         started, spent = perf_counter(), self.spent
         candidates = self._candidates(decoding, spare)
         chosen = self._drafts(candidates, decoding, spare, cost) if candidates else {}
         self._looked = perf_counter() - started - (self.spent - spent)
+        self._fruitless = 0 if chosen else self._fruitless + 1
         return chosen
+
+    def _looks(self) -> bool:
+        """Whether guesses are looked for now, as they are in fewer steps while none are found."""
+        if self._always or self._fruitless < _FRUITLESS:
+            return True
+        self._passed += 1
+        return self._passed % (2 if self._fruitless < 4 * _FRUITLESS else 4) == 0
 
     def _drafts(
         self, candidates: list[Candidate], decoding: ListOf[Sequence], spare: int, cost: StepCost
@@ -153,6 +175,11 @@ class Speculation:
         else:
             counts.seconds_without += step.total
         counts.saved_seconds += saved
+
+    def pass_by(self, seconds: float, counts: DraftCounts) -> None:
+        """As `account`, of a step that it does not watch."""
+        self._balance.pass_by(seconds)
+        counts.seconds_without += seconds
 
     def expect(self, steps: Iterable[tuple[StepShape, float]]) -> None:
         """Takes in what a drafter's steps should take, in seconds, as if they had run."""
@@ -251,6 +278,10 @@ class Speculation:
         )
         self._drafter = None
         self._records.clear()
+
+
+def _wants_drafts(sequence: Sequence) -> bool:
+    return sequence.request.sampling.max_draft_tokens != 0
 
 
 def _draft(drafter: Drafter, sequence: Sequence, tokens: list[int]) -> Draft | None:
