@@ -9,9 +9,9 @@ figure that is timed gets the spread of these on top of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from itertools import pairwise, product
-from math import log
-from statistics import geometric_mean, median, stdev
+from itertools import combinations, pairwise
+from math import log, sqrt
+from statistics import fmean, geometric_mean, median, stdev, variance
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,8 @@ from farthing.plan.machine import available_memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-DEVIATIONS = 3
-"""So many standard deviations are added to either side: two runs then still agree in 99 of 100
+DEVIATIONS = 2.5
+"""So many standard deviations are added to either side: two runs then still agree in 19 of 20
 figures where the machine moves as much between them again as within them."""
 
 FEWEST_READINGS = 3
@@ -47,9 +47,9 @@ class Drift:
     """Standard deviations of logarithms, which are shares while they are small.
 
     `reading`, `multiplying` and `interpreting` are each kind of work's over the whole run.
-    `between` is that of one kind of work over another, or the same, a few seconds later: what two
-    measurements that stand beside each other in one round do not have in common. It is the largest
-    of all such pairs.
+    `between` is that of one kind of work over another, of which the largest: how far a ratio within
+    a round moves over minutes. What differs from one reading to the next already is no part of it,
+    since rounds show that themselves.
     """
 
     readings: int
@@ -57,6 +57,11 @@ class Drift:
     multiplying: float
     interpreting: float
     between: float
+
+    @property
+    def known(self) -> bool:
+        """Whether there are enough readings to conclude from."""
+        return self.readings >= FEWEST_READINGS
 
     @property
     def largest(self) -> float:
@@ -74,7 +79,7 @@ class Drift:
         return DEVIATIONS * self.between
 
     def __str__(self) -> str:
-        if self.readings < FEWEST_READINGS:
+        if not self.known:
             return "not known: too little was timed"
         return (
             f"within {DEVIATIONS * self.reading:.1%} reading, {DEVIATIONS * self.multiplying:.1%} "
@@ -89,14 +94,25 @@ def drift_of(runs: Sequence[Sequence[Reading]]) -> Drift:
     if len(everything) < FEWEST_READINGS:
         return Drift(len(everything), 0.0, 0.0, 0.0, 0.0)
     own = {name: stdev(log(getattr(each, name)) for each in everything) for name in names}
-    neighbours = [pair for run in runs for pair in pairwise(run)]
     between = 0.0
-    if len(neighbours) >= FEWEST_READINGS:
+    if sum(max(0, len(run) - 1) for run in runs) >= FEWEST_READINGS:
         between = max(
-            stdev(log(getattr(later, one) / getattr(sooner, other)) for sooner, later in neighbours)
-            for one, other in product(names, names)
+            _slow(
+                [[log(getattr(each, one) / getattr(each, other)) for each in run] for run in runs]
+            )
+            for one, other in combinations(names, 2)
         )
     return Drift(len(everything), between=between, **own)
+
+
+def _slow(runs: Sequence[Sequence[float]]) -> float:
+    """The standard deviation that is left without what differs from one value to the next.
+
+    Half the mean square of successive differences is the variance of what does (von Neumann 1941).
+    """
+    everything = [each for run in runs for each in run]
+    steps = [(later - sooner) ** 2 for run in runs for sooner, later in pairwise(run)]
+    return sqrt(max(0.0, variance(everything) - fmean(steps) / 2))
 
 
 class Gauge:

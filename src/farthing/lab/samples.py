@@ -21,7 +21,8 @@ class Samples:
     beyond that: both distances from the median are added in quadrature to `moved`, which is 0 until
     `widened`. What moves is `level`, the median where there is none: of 20 % slower, say, the 120 %
     that were measured. `paired` figures are ratios within a round, in which both sides met the same
-    machine. Below `least` there is nothing.
+    machine: they get their own spread again, and what such ratios move. Below `least` there is
+    nothing.
     """
 
     values: tuple[float, ...]
@@ -58,8 +59,11 @@ class Samples:
 
     def widened(self, drift: Drift) -> Samples:
         """With the interval that is due where the machine moves so much."""
-        share = drift.of_ratios if self.paired else drift.of_times
-        return replace(self, moved=share * self._level)
+        if not self.paired:
+            return replace(self, moved=drift.of_times * self._level)
+        # A few rounds that met the same machine show little of what another few would.
+        spread = max(self.values) - min(self.values) if drift.known else 0.0
+        return replace(self, moved=hypot(spread, drift.of_ratios * self._level))
 
     def scaled(self, factor: float) -> Samples:
         """Every value times `factor`, which is above 0."""

@@ -132,11 +132,9 @@ class _Process:
 
     def run(self) -> int:
         """Serves, ends, and returns the exit code."""
-        thresholds = gc.get_threshold()
         with _signals_to(self._signalled):
             asyncio.run(self._serve())
         gc.unfreeze()  # what `_settle_down` spared is taken apart at the end like everything
-        gc.set_threshold(*thresholds)
         return self._exit_code
 
     @property
@@ -293,11 +291,6 @@ class _Process:
             loop.call_soon_threadsafe(self._stopping.set)
 
 
-_GARBAGE_THRESHOLDS = 5_000, 10, 100
-"""By Python's usual ones, a collection that looks at everything comes within a minute of overload,
-and holds up everybody for tens of milliseconds."""
-
-
 def _settle_down() -> None:
     """Does at leisure, when the server is ready, what would else hold up the first requests.
 
@@ -309,7 +302,6 @@ def _settle_down() -> None:
     import farthing.text.sandbox  # noqa: F401
 
     gc.freeze()
-    gc.set_threshold(*_GARBAGE_THRESHOLDS)
 
 
 async def _finished(requests: set[asyncio.Task[None]], seconds: float) -> set[asyncio.Task[None]]:
