@@ -151,7 +151,10 @@ def run(
             machine.now += seconds
             total += machine.now - before
             decoded = Decoded(shape, texts, len(drafts), gained, seconds, 0.0, looking)
-            speculation.account(decoded, cost, counts)
+            if speculation.watches:
+                speculation.account(decoded, cost, counts)
+            else:
+                speculation.pass_by(decoded.total, counts)
             for at, sequence in enumerate(sequences):
                 if len(sequence.tokens) > ENDS:
                     speculation.forget(sequence)

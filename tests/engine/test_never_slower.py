@@ -143,7 +143,10 @@ def asks_nothing_while_it_rests(texts: int) -> int:
         for sequence, draft in drafts.items():
             speculation.learn(sequence, len(draft.tokens), 0, draft.matched)
         decoded = Decoded(shape, texts, len(drafts), texts, seconds, 0.0, 0.0)
-        speculation.account(decoded, cost, counts)
+        if speculation.watches:
+            speculation.account(decoded, cost, counts)
+        else:
+            speculation.pass_by(decoded.total, counts)
         return more
 
     states = speculation._balance._states
@@ -162,6 +165,62 @@ def asks_nothing_while_it_rests(texts: int) -> int:
 def test_while_it_rests_no_step_does_more_than_to_ask_whether_it_does() -> None:
     """No drafter is asked, no text is looked at, nothing is kept; with 2 texts as with 16."""
     assert asks_nothing_while_it_rests(2) == asks_nothing_while_it_rests(16) <= 5
+
+
+class Silent(Guesser):
+    """Finds something in the steps that are `lucky`."""
+
+    asked = 0
+    lucky = False
+
+    def guess(self, sequence: Sequence, most: int) -> list[int]:
+        self.asked += 1
+        return [7] * most if self.lucky else []
+
+
+def test_while_nothing_is_found_it_is_looked_for_less_often_until_something_is() -> None:
+    drafter, cost = Silent(), StepCost()
+    cost.observe(StepShape(1, 1, 100, 100), 1.0)
+    cost.observe(StepShape(3, 3, 300, 102), 1.01)
+    speculation = Speculation(drafter)
+    sequence = Sequence(Request("r", (1,) * 100, SamplingParams()), 10**6, frozenset())
+    for _ in range(8):  # what plain steps take is known, and nothing rests
+        speculation._balance.account(
+            Decoded(StepShape(1, 1, 100, 100), 1, 0, 1, 1.0, 0.0, 0.0), 0.0, cost
+        )
+
+    def asked(steps: int) -> int:
+        before = drafter.asked
+        for _ in range(steps):
+            speculation.drafts([sequence], 600, cost)
+        return drafter.asked - before
+
+    assert asked(8) == 8
+    assert asked(48) == 24  # until 32 were in vain
+    assert asked(40) == 10
+    drafter.lucky = True
+    found = 0
+    while not found:
+        found = len(speculation.drafts([sequence], 600, cost))
+    drafter.lucky = False
+    assert asked(8) == 8
+
+
+def test_a_step_in_which_nobody_wants_guesses_is_neither_looked_at_nor_accounted_for() -> None:
+    drafter, cost, counts = Silent(), StepCost(), DraftCounts()
+    speculation = Speculation(drafter)
+    no, yes = (
+        Sequence(
+            Request("r", (1,) * 100, SamplingParams(max_draft_tokens=most)), 10**6, frozenset()
+        )
+        for most in (0, None)
+    )
+    assert speculation.drafts([no, no], 600, cost) == {}
+    assert (speculation.watches, drafter.asked) == (False, 0)
+    speculation.pass_by(2.0, counts)
+    assert (counts.seconds_without, counts.seconds_with) == (2.0, 0.0)
+    speculation.drafts([no, yes], 600, cost)
+    assert speculation.watches
 
 
 def _calls(function: Callable[[], object]) -> int:

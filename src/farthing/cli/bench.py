@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from farthing.cli.options import add_backend_options, add_model, positive, seed
-from farthing.cli.plan_options import price
+from farthing.cli.plan_options import add_price
 from farthing.cli.process import say
 from farthing.core import ActivationMode, FarthingError, KVDtype
 
@@ -55,12 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=seed, default=0, metavar="N", help="of the random tokens (default 0)"
     )
-    parser.add_argument(
-        "--price-per-hour",
-        type=price,
-        metavar="X",
-        help="of the machine, in any money: prices for a million tokens are told at each batch",
-    )
+    add_price(parser)
     parser.add_argument("--json", action="store_true", help="everything as one JSON object")
 
 

@@ -144,12 +144,7 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
 
 def _add_speed(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--slo", metavar="LIMITS", help="how soon and how fast answers must come")
-    group.add_argument(
-        "--price-per-hour",
-        type=price,
-        metavar="X",
-        help="of the machine, in any money: prices for a million tokens are told in it",
-    )
+    add_price(group)
     group.add_argument(
         "--threads", type=positive, metavar="N", help="default: the cores this process may use"
     )
@@ -213,7 +208,17 @@ def _parameters(text: str) -> int:
     return int(number)
 
 
-def price(text: str) -> float:
+def add_price(group: argparse._ActionsContainer) -> None:
+    """`--price-per-hour`."""
+    group.add_argument(
+        "--price-per-hour",
+        type=_price,
+        metavar="X",
+        help="of the machine, in any money: prices for a million tokens are told in it",
+    )
+
+
+def _price(text: str) -> float:
     """An argparse type: a number from 0, in any money."""
     try:
         number = float(text)

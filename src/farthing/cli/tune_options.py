@@ -6,7 +6,7 @@ import argparse
 
 from farthing.cli.config import FILE_NAME
 from farthing.cli.options import add_activations, add_model, positive, seed
-from farthing.cli.plan_options import counts, names, price
+from farthing.cli.plan_options import add_price, counts, names
 from farthing.core import KVDtype
 from farthing.lab.tune_gate import USUAL_GATE
 from farthing.lab.tune_points import MOST_USERS
@@ -118,12 +118,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         help="measure for so long at most, or three times each where that takes longer "
         "(default 150)",
     )
-    group.add_argument(
-        "--price-per-hour",
-        type=price,
-        metavar="X",
-        help="of the machine, in any money: prices for a million tokens are told in it",
-    )
+    add_price(group)
     group.add_argument(
         "--output", metavar="FILE", help=f"write the settings there (default {FILE_NAME})"
     )

@@ -18,6 +18,7 @@ from farthing.engine.draft_copy import stored_again
 from farthing.engine.rows import FixedRows
 from farthing.lab.projections import precision_warning
 from farthing.lab.samples import Interval
+from farthing.lab.speculation_formula import acceptance_bounds
 from farthing.lab.speculation_passes import looked_up_runs, passes_table, right_runs
 from farthing.lab.table import Column, Expectation, Plot, Row, Skipped, Table
 from farthing.quality.intervals import estimate
@@ -68,8 +69,8 @@ class Acceptances:
     @property
     def bounds(self) -> tuple[float, float]:
         """What acceptance with shared noise lies between: see `acceptance_bounds`."""
-        least = (1 - self.variation) / (1 + self.variation)
-        return float(least.mean()), float(1 - self.variation.mean())
+        least, most = acceptance_bounds(self.variation)
+        return float(least.mean()), float(most.mean())
 
     @property
     def positions(self) -> int:

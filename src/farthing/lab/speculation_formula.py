@@ -8,12 +8,17 @@ the draft's share for each guess, and what verifying several tokens takes over o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from farthing.core import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+Shares = TypeVar("Shares", float, "NDArray[np.float64]")
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,11 @@ def best_length(acceptance: float, draft_cost: float, most: int, verify_slope: f
     )
 
 
-def acceptance_bounds(variation: float) -> tuple[float, float]:
+def acceptance_bounds(variation: Shares) -> tuple[Shares, Shares]:
     """How often a guess that is drawn with the target's noise is right, at least and at most.
 
-    `variation` is the total variation of the two distributions: (1 - TV) / (1 + TV) and 1 - TV, of
-    which the latter is what the Leviathan rule reaches.
+    `variation` is the total variation of the two distributions, or that of many pairs of them:
+    (1 - TV) / (1 + TV) and 1 - TV, of which the latter is what the Leviathan rule reaches.
     """
     return (1 - variation) / (1 + variation), 1 - variation
 
