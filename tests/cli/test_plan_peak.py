@@ -30,6 +30,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 CONTEXT = 128
 PROMPT = 33
+BURSTS = 3
+"""How many prompts of a request a step takes in is a matter of moments."""
+
 MORE, LESS = 0.03, 0.05
 """How late memory is given back differs from run to run: less than planned is the lesser fault."""
 
@@ -83,25 +86,36 @@ class Peak:
             self._server.signal(signal.SIGKILL)
 
 
+def complete(server: ServerProcess, **body: object) -> int:
+    """The tokens used."""
+    name = str(server.event("loaded")["path"]).rpartition("/")[2].removesuffix(".gguf")
+    with server.client() as client:
+        answer = client.post("/v1/completions", json={"model": name, **body})
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["usage"]["total_tokens"])
+
+
 def fill(server: ServerProcess, slots: int) -> None:
-    """Every slot writes until its part of the cache is full, all at once."""
+    """The longest prompts in as few steps as can be; then every slot writes until its part of the
+    cache is full, all at once.
+    """
 
     def one(number: int) -> int:
-        body = {
-            "model": str(server.event("loaded")["path"]).rpartition("/")[2].removesuffix(".gguf"),
-            "prompt": [10 + number] * PROMPT,
-            "max_tokens": CONTEXT - PROMPT,
-            "temperature": 1,
-            "top_p": 0.9,
-            "logprobs": 20,
-            "ignore_eos": True,
-            "guided_regex": "(.|\\n)*",
-        }
-        with server.client() as client:
-            answer = client.post("/v1/completions", json=body)
-        assert answer.status_code == 200, answer.text
-        return int(answer.json()["usage"]["total_tokens"])
+        return complete(
+            server,
+            prompt=[10 + number] * PROMPT,
+            max_tokens=CONTEXT - PROMPT,
+            temperature=1,
+            top_p=0.9,
+            logprobs=20,
+            ignore_eos=True,
+            guided_regex="(.|\\n)*",
+        )
 
+    for times in range(BURSTS):
+        # No two begin alike, or the second would be shared.
+        prompts = [[10 + times * slots + slot] * (CONTEXT - 1) for slot in range(slots)]
+        complete(server, prompt=prompts, max_tokens=1)
     with ThreadPoolExecutor(slots) as pool:
         assert list(pool.map(one, range(slots))) == [CONTEXT] * slots
 
