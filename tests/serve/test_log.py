@@ -55,10 +55,18 @@ def test_a_request_is_one_object_for_programs() -> None:
     assert (line["id"], line["key"], line["status"]) == ("req-1", "alice", 200)
     tokens = line["prompt_tokens"], line["cached_tokens"], line["completion_tokens"]
     assert tokens == (12, 8, 30)
-    assert (line["seconds"], line["finish_reasons"]) == (0.25, ["stop"])
+    assert (line["seconds"], line["finish_reasons"]) == (0.25, {"stop": 1})
     assert line["queue_seconds"] is None
     (line,) = objects(lambda: RequestLog().finished(record(queue_seconds=0.00123)))
     assert line["queue_seconds"] == 0.0012
+
+
+def test_hundreds_of_answers_to_a_request_make_no_longer_a_line() -> None:
+    many = record(finish_reasons=("length",) * 300 + ("stop",) + ("length",) * 200)
+    (line,) = written("human", lambda: RequestLog().finished(many))
+    assert line.endswith(" 0.25 s, 500 length, stop")
+    (entry,) = objects(lambda: RequestLog().finished(many))
+    assert entry["finish_reasons"] == {"length": 500, "stop": 1}
 
 
 def test_a_miss_is_told_only_where_the_text_may_be_quoted() -> None:

@@ -13,11 +13,12 @@ import queue
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from farthing.engine.prefix import Miss
     from farthing.serve.state import RequestRecord
@@ -152,7 +153,7 @@ class RequestLog:
     def finished(self, record: RequestRecord) -> None:
         """A request has ended."""
         key = record.key or "anonymous"
-        ending = ",".join(record.finish_reasons) or record.error_code or "left"
+        ending = _counted(record.finish_reasons) or record.error_code or "left"
         tell(
             "request",
             f"{record.id} {key} {record.endpoint} {record.status}: {record.prompt_tokens} tokens "
@@ -168,7 +169,7 @@ class RequestLog:
             seconds=round(record.seconds, 4),
             first_token_seconds=_rounded(record.first_token_seconds),
             queue_seconds=_rounded(record.queue_seconds),
-            finish_reasons=list(record.finish_reasons),
+            finish_reasons=dict(Counter(record.finish_reasons)),
             error_code=record.error_code,
         )
         if self._word is not None:
@@ -195,6 +196,12 @@ def _tell_miss(id_: str, miss: Miss, token: str) -> None:
         recomputed=miss.recomputed,
         avoidable=miss.avoidable,
     )
+
+
+def _counted(reasons: Iterable[str]) -> str:
+    """In words: a request may have hundreds of answers."""
+    counts = Counter(reasons).items()
+    return ", ".join(reason if count == 1 else f"{count} {reason}" for reason, count in counts)
 
 
 def _rounded(seconds: float | None) -> float | None:
