@@ -151,9 +151,8 @@ class Generation:
             if self._arm():
                 await self._bell
         if self._error is not None and not deltas:
-            error, self._error = self._error, None
             self._open.clear()
-            raise error
+            self._raise_error()
         return deltas
 
     async def completions(self, receive: Receive) -> list[Completion]:
@@ -170,8 +169,8 @@ class Generation:
         if self.gone:
             raise ClientGoneError
         for completion in done:
-            if (error := _unfinished(self._state, completion.finish_reason)) is not None:
-                raise error
+            self._error = self._error or _unfinished(self._state, completion.finish_reason)
+        self._raise_error()
         self.generated = sum(len(each.token_ids) for each in done)
         return done
 
@@ -233,6 +232,7 @@ class Generation:
         self._closed = True
         if self._watcher is not None:
             self._watcher.cancel()
+            self._watcher = None  # it knows this generation: both would wait for the collector
         for stream in self._streams:
             stream.close()
         if self._ticket is not None:
@@ -278,6 +278,14 @@ class Generation:
         self._unarmed.add(number)
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
+
+    def _raise_error(self) -> None:
+        """Raises it, if there is one, and forgets it: its traceback leads here."""
+        try:
+            if self._error is not None:
+                raise self._error
+        finally:
+            self._error = None
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

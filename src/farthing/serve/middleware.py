@@ -82,12 +82,11 @@ class RequestMiddleware:
         except ClientGoneError:
             record.status = CLIENT_GONE
         except Exception as error:
-            answer = _answer(error)
-            if answer.status == 500:
-                log.exception("request %s failed", record.id)
-            record.error_code = answer.code
+            # The error's traceback has this frame: were the frame to keep the answer, which may be
+            # the error, both would stay, with the request, until garbage is collected.
+            response = _refused(error, record)
             if not record.status:
-                await answer.response()(scope, receive, send_named)
+                await response(scope, receive, send_named)
         finally:
             record.seconds = time.perf_counter() - began
             if scope["method"] == "POST" and path.startswith("/v1/"):
@@ -132,7 +131,12 @@ def _too_crowded() -> ApiError:
     )
 
 
-def _answer(error: Exception) -> ApiError:
+def _refused(error: Exception, record: RequestRecord) -> Response:
     if isinstance(error, HTTPException):
-        return http_error(error.status_code, error.headers)
-    return api_error(error)
+        answer = http_error(error.status_code, error.headers)
+    else:
+        answer = api_error(error)
+    if answer.status == 500:
+        log.error("request %s failed", record.id, exc_info=error)
+    record.error_code = answer.code
+    return answer.response()
