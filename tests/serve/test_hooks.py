@@ -92,8 +92,8 @@ def test_what_the_engine_computes_before_it_is_left_alone_is_not_counted_twice(
 ) -> None:
     submit = generation.submit
 
-    def slow_submit(*arguments: Any) -> None:
-        submit(*arguments)
+    async def slow_submit(*arguments: Any) -> None:
+        await submit(*arguments)
         # As if the engine's thread had taken the interpreter's lock.
         assert eventually(lambda: served.engine.idle)
         time.sleep(0.2)

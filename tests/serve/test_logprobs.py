@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.scripted import engine, saying, tokenizer
+from engine.threads import PATIENCE
 from farthing.engine.sequence import TokenLogprob
+from farthing.serve import completion_answers
 from farthing.serve.logprobs import Aligner, completion_logprobs
 from farthing.text.stream import StreamDecoder
 from serve.events import choices
@@ -88,6 +93,30 @@ def test_those_of_a_stream_are_those_of_an_answer_in_one_piece(server: Served) -
         entry for each in parts if each["logprobs"] for entry in each["logprobs"]["content"]
     ]
     assert streamed == whole
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_others_are_answered_while_those_of_a_long_text_are_written(
+    server: Served, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, let_go = threading.Event(), threading.Event()
+    own = completion_answers.prompt_logprobs
+
+    def held(*arguments: Any) -> Any:
+        begun.set()
+        assert let_go.wait(PATIENCE)
+        return own(*arguments)
+
+    monkeypatch.setattr(completion_answers, "prompt_logprobs", held)
+    fields = {"echo": True, "logprobs": 1, "max_tokens": 1, "stream": stream}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.complete, "x" * 100, **fields)
+        assert begun.wait(PATIENCE)
+        try:
+            assert server.http.get("/health", timeout=2).status_code == 200
+        finally:
+            let_go.set()
+        assert answer.result().status_code == 200
 
 
 def test_where_none_were_asked_for_there_are_none(server: Served) -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _QUICK_BYTES = 2048
 """A text of so many bytes is encoded sooner than another thread is woken."""
 
+_AT_ONCE = 64
+"""So many prompts are submitted in a millisecond or two."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -81,7 +84,7 @@ async def prepared(asked: Asked) -> tuple[list[list[int]], SamplingParams | None
         raise api_error(error, asked.param) from error
 
 
-def submit(
+async def submit(
     state: ServerState,
     engine: Engine,
     key: str,
@@ -90,8 +93,13 @@ def submit(
     sampling: SamplingParams | None,
     streams: list[Stream],
 ) -> None:
-    """Adds to `streams` as they are accepted; raises `ApiError` when one is not."""
-    for prompt in prompts:
+    """Adds to `streams` as they are accepted; raises `ApiError` when one is not.
+
+    Others have their turn between many.
+    """
+    for number, prompt in enumerate(prompts):
+        if number and number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
         try:
             streams += engine.submit(
                 prompt,

@@ -15,7 +15,7 @@ from farthing.serve.settings import raised_by
 from farthing.serve.wire.common import CachedTokens, UsageCounts, WrittenTokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from msgspec import UnsetType
     from starlette.requests import Request
@@ -90,7 +90,7 @@ class Generation:
                 ticket.settle(prompt_tokens)
             # The engine may compute before `submit` returns: that time is in its own timing.
             before = perf_counter() - began
-            submit(state, engine, caller.name, asked, prompts, sampling, streams)
+            await submit(state, engine, caller.name, asked, prompts, sampling, streams)
             # Only now: what is refused is nobody's usage.
             record.prompt_tokens = prompt_tokens
             if ticket is not None:
@@ -182,6 +182,13 @@ class Generation:
         """Those of the tokens of an answer's prompt; None where they were not asked for."""
         choices = len(self._streams) // len(self.prompts)
         return self._streams[number - number % choices].prompt_logprobs
+
+    def scores(self, parts: Iterable[tuple[int, Completion | Delta]]) -> int:
+        """The tokens with log-probabilities in these parts of answers, and in their prompts."""
+        found = 0
+        for number, part in parts:
+            found += len(part.logprobs or ()) + len(self._streams[number].prompt_logprobs or ())
+        return found
 
     def cached_tokens(self) -> int:
         """The tokens of the prompts that the cache had; the answers to a prompt share it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -12,7 +13,7 @@ from farthing.serve.errors import ApiError, ClientGoneError, api_error
 from farthing.serve.wire.common import json_response
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
@@ -23,12 +24,18 @@ if TYPE_CHECKING:
 
 _DONE = b"data: [DONE]\n\n"
 _PING = b": ping\n\n"
+_QUICK_SCORES = 64
+"""So many tokens with log-probabilities, of 20 others each, are written in a few milliseconds."""
+
 _encode = msgspec.json.Encoder().encode
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # a proxy that gathered chunks would undo the streaming
 ]
+
+
+Written = TypeVar("Written")
 
 
 class Chunks(Protocol):
@@ -68,9 +75,16 @@ async def respond(
         request.state.record.streamed = True
         return (kind or EventStream)(generation, chunks, state.settings.ping_seconds)
     try:
-        return json_response(answers.whole(await generation.completions(request.receive)))
+        completions = await generation.completions(request.receive)
+        scores = generation.scores(enumerate(completions))
+        return await _soon(scores, lambda: json_response(answers.whole(completions)))
     finally:
         generation.close()
+
+
+async def _soon(scores: int, write: Callable[[], Written]) -> Written:
+    """What `write` gives; another thread writes the log-probabilities of many tokens."""
+    return write() if scores <= _QUICK_SCORES else await asyncio.to_thread(write)
 
 
 class EventStream(Response):
@@ -128,7 +142,7 @@ class EventStream(Response):
         generation, chunks = self._generation, self.chunks
         while generation.unfinished:
             deltas = await generation.more()
-            data = b"".join(map(self.written, chunks.of(deltas)))
+            data = await _soon(generation.scores(deltas), partial(self._events, deltas))
             if not generation.unfinished:
                 data += b"".join(map(self.written, chunks.last())) + self.end
                 await self._write(send, data, more=False)
@@ -136,6 +150,9 @@ class EventStream(Response):
                 await self._write(send, data, more=True)
             elif self._silent:
                 await self._write(send, _PING, more=True)
+
+    def _events(self, deltas: Iterable[tuple[int, Delta]]) -> bytes:
+        return b"".join(map(self.written, self.chunks.of(deltas)))
 
     async def _write(self, send: Send, data: bytes, *, more: bool) -> None:
         if not self._begun:
