@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from engine.scripted import engine, saying
+from farthing.serve import app
 from farthing.serve.app import OPERATIONS
 from serve.server import MODEL, serving
 
@@ -140,6 +141,14 @@ def test_the_document_of_the_api_describes_every_path(server: Served) -> None:
         assert operation.method.lower() in described
     fields = answer["components"]["schemas"]["ChatRequest"]["properties"]
     assert fields.keys() >= {"messages", "max_completion_tokens", "top_logprobs", "logit_bias"}
+
+
+def test_the_document_of_the_api_is_made_once_for_all_who_ask(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = server.http.get("/openapi.json").content
+    monkeypatch.setattr(app, "document", None)
+    assert server.http.get("/openapi.json").content == first
 
 
 def test_a_fault_of_the_server_shows_no_traceback() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.responses import Response
 from starlette.routing import Route
 
 from farthing.serve.endpoints.chat import chat
@@ -25,7 +28,6 @@ from farthing.serve.middleware import RequestMiddleware
 from farthing.serve.openapi import Operation, document
 from farthing.serve.state import ServerState
 from farthing.serve.wire.chat import ChatCompletion, ChatRequest
-from farthing.serve.wire.common import json_response
 from farthing.serve.wire.completions import CompletionRequest, TextCompletion
 from farthing.serve.wire.embeddings import EmbeddingList, EmbeddingRequest
 from farthing.serve.wire.models import Health, ModelEntry, ModelList
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
-    from starlette.responses import Response
 
     from farthing.serve.openapi import Answering
 
@@ -74,7 +75,7 @@ def build_app(state: ServerState) -> Starlette:
     """The ASGI application that answers for a server."""
 
     async def openapi(_: Request) -> Response:
-        return json_response(document(OPERATIONS))
+        return Response(_description(), media_type="application/json")
 
     app = Starlette(
         routes=[
@@ -91,6 +92,12 @@ def build_app(state: ServerState) -> Starlette:
     )
     app.router.redirect_slashes = False
     return app
+
+
+@cache
+def _description() -> bytes:
+    """The OpenAPI document, which takes too long to make to be made for each who asks."""
+    return msgspec.json.encode(document(OPERATIONS))
 
 
 def _bound(answer: Answering, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
