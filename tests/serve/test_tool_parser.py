@@ -15,14 +15,14 @@ from farthing.serve.tool_parser import CallParser
 NAMES = frozenset({"weather", "add", "no_arguments"})
 
 
-def parser(*, tagged: bool = True) -> CallParser:
+def parser(*, tagged: bool = True, forced: bool = False) -> CallParser:
     numbers = count()
-    return CallParser(NAMES, lambda: f"call_{next(numbers)}", tagged=tagged)
+    return CallParser(NAMES, lambda: f"call_{next(numbers)}", tagged=tagged, forced=forced)
 
 
-def parsed(pieces: list[str], *, tagged: bool = True) -> tuple[str, list[tuple[str, str, str]]]:
+def parsed(pieces: list[str], **kind: bool) -> tuple[str, list[tuple[str, str, str]]]:
     """The content, and (id, name, arguments) of each call, checked to be streamed in order."""
-    reading = parser(tagged=tagged)
+    reading = parser(**kind)
     content = ""
     calls: list[list[str]] = []
     results = [reading.push(piece) for piece in pieces]
@@ -263,3 +263,14 @@ def test_every_call_that_is_written_well_is_read_back(
     content, read = found(text, tagged=tags)
     assert [(name, json.loads(arguments)) for name, arguments in read] == calls
     assert content == (before.rstrip() if tags else "")
+
+
+@pytest.mark.parametrize("tagged_", [True, False])
+def test_of_calls_that_are_forced_no_part_is_text_wherever_they_are_cut_off(tagged_: bool) -> None:
+    one, two = call(), call("weather", '{"city": "Rome"}')
+    whole = tagged(one) + "\n" + tagged(two) if tagged_ else f"[{one}, {two}]"
+    assert found(whole, tagged=tagged_, forced=True)[1] == found(whole, tagged=tagged_)[1]
+    for end in range(len(whole) + 1):
+        reading = parser(tagged=tagged_, forced=True)
+        pieces = [reading.push(whole[:end]), reading.finish()]
+        assert [text for text, _ in pieces] == ["", ""]

@@ -29,13 +29,20 @@ class CallParser:
     """Takes the calls out of one answer.
 
     `names` are the functions that there are: a call of another is text. `tagged` is how the model
-    writes calls, and `new_id` names each. `called`: there was one.
+    writes calls, and `new_id` names each. `forced`: it can write nothing else, so that the
+    beginning of a call that was cut off is no text. `called`: there was one.
     """
 
     def __init__(
-        self, names: frozenset[str], new_id: Callable[[], str], *, tagged: bool = True
+        self,
+        names: frozenset[str],
+        new_id: Callable[[], str],
+        *,
+        tagged: bool = True,
+        forced: bool = False,
     ) -> None:
         self.called = False
+        self._forced = forced
         self._names = names
         self._new_id = new_id
         self._tagged = tagged
@@ -55,6 +62,8 @@ class CallParser:
 
     def finish(self) -> tuple[str, list[dict[str, Any]]]:
         """What was held back, when no more text comes. A call that has begun stays as it is."""
+        if self._forced:
+            return self._taken()
         while self._state == self._read_object and self._passed_on < 0:
             rest = self._give_up()
             while rest:

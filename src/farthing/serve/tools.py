@@ -81,7 +81,8 @@ class ModelTools:
                 self._prepare(constraint)
             except RequestError as error:
                 raise _refusal("tools", str(error)) from error
-        return ToolSession(tools if functions else (), functions, template, constraint)
+        forced = bool(functions) and choice == "required"
+        return ToolSession(tools if functions else (), functions, template, constraint, forced)
 
     def _tool_template(self) -> ToolTemplate:
         template = self._template()
@@ -97,7 +98,9 @@ class ModelTools:
 
 
 class ToolSession:
-    """How the tools of one request are used. `constraint` is what its answers have to follow."""
+    """How the tools of one request are used. `constraint` is what its answers have to follow, and
+    where it is `forced` they are calls alone.
+    """
 
     def __init__(
         self,
@@ -105,8 +108,10 @@ class ToolSession:
         functions: Sequence[Function],
         template: ToolTemplate,
         constraint: Constraint | None,
+        forced: bool,
     ) -> None:
         self.constraint = constraint
+        self._forced = forced
         self._tools = tools
         self._names = frozenset(each.name for each in functions)
         self._template = template
@@ -123,7 +128,7 @@ class ToolSession:
     def parser(self) -> CallParser:
         """A new parser, for one answer."""
         tagged = self._template.format.tagged or not self._names
-        return CallParser(self._names, _new_id, tagged=tagged)
+        return CallParser(self._names, _new_id, tagged=tagged, forced=self._forced)
 
 
 def functions_of(tools: Sequence[Tool]) -> list[Function]:
