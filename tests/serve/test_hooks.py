@@ -12,7 +12,7 @@ from engine.threads import Held, eventually
 from farthing.serve import generation
 from farthing.serve.errors import ApiError, retry_headers
 from farthing.serve.state import Anonymous, RequestRecord, ServerState
-from serve.server import serving
+from serve.server import request_bytes, serving
 
 
 class Counted:
@@ -127,6 +127,20 @@ def test_a_refused_request_is_counted_with_its_code() -> None:
             (400, "invalid_value"),
             (404, "model_not_found"),
         ]
+
+
+def test_of_a_request_whose_client_left_only_the_prompts_that_were_read_are_counted() -> None:
+    held = Held(max_step_rows=1)
+    with serving(engine_over(held), prepare=watched) as served:
+        with served.connect() as connection:
+            body = {"prompt": [[1, 2, 3], [4, 5, 6, 7]], "max_tokens": 100}
+            connection.sendall(request_bytes("/v1/completions", body))
+            held.allow(1)
+            held.wait_entered(2)
+        assert eventually(lambda: records(served.state))
+        held.allow(100)
+        [record] = records(served.state)
+    assert (record.status, record.prompt_tokens, record.completion_tokens) == (499, 3, 1)
 
 
 def test_a_request_whose_client_left_is_counted_as_left() -> None:

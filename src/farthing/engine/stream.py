@@ -140,6 +140,12 @@ class Stream:
         return entries if len(entries) == len(self._answer.request.prompt) else None
 
     @property
+    def prompt_read(self) -> int:
+        """How many tokens of its prompt have been computed, or were found in the cache."""
+        sequence = self._answer.sequence
+        return 0 if sequence is None else min(sequence.furthest, len(self._answer.request.prompt))
+
+    @property
     def made(self) -> int:
         """How many tokens it has, read or not."""
         return self._visible()[0]

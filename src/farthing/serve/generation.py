@@ -85,14 +85,11 @@ class Generation:
         streams: list[Stream] = []
         try:
             prompts, sampling = await prepared(asked)
-            prompt_tokens = sum(map(len, prompts))
             if ticket is not None:
-                ticket.settle(prompt_tokens)
+                ticket.settle(sum(map(len, prompts)))
             # The engine may compute before `submit` returns: that time is in its own timing.
             before = perf_counter() - began
             await submit(state, engine, caller.name, asked, prompts, sampling, streams)
-            # Only now: what is refused is nobody's usage.
-            record.prompt_tokens = prompt_tokens
             if ticket is not None:
                 ticket.follow(streams)
             return cls(
@@ -192,8 +189,11 @@ class Generation:
 
     def cached_tokens(self) -> int:
         """The tokens of the prompts that the cache had; the answers to a prompt share it."""
-        first = self._streams[:: len(self._streams) // len(self.prompts)]
-        return sum(stream.completion.usage.cached_tokens for stream in first)
+        return sum(stream.completion.usage.cached_tokens for stream in self._first())
+
+    def _first(self) -> list[Stream]:
+        """The first answer to each prompt."""
+        return self._streams[:: len(self._streams) // len(self.prompts)]
 
     def cached(self) -> CachedTokens:
         """The same as a client is told it, with why it was no more where that is wanted."""
@@ -304,6 +304,7 @@ class Generation:
 
     def _note(self) -> None:
         record, done = self._record, [stream.completion for stream in self._streams]
+        record.prompt_tokens = sum(stream.prompt_read for stream in self._first())
         record.completion_tokens = sum(each.usage.completion_tokens for each in done)
         record.cached_tokens = self.cached_tokens()
         record.finish_reasons = tuple(each.finish_reason or "cancelled" for each in done)
