@@ -196,6 +196,16 @@ def test_the_prefix_store_is_a_file_and_no_pipe(tmp_path: Path) -> None:
     refuse_places(Settings(prefix_store=str(tmp_path / "store"), usage_store=None))
 
 
+def test_a_prefix_store_takes_the_place_of_no_other_file(tmp_path: Path) -> None:
+    named = Settings(prefix_store=str(tmp_path / "store"), usage_store=None)
+    (tmp_path / "store").write_bytes(b"a thesis")
+    with pytest.raises(RequestError, match="would be overwritten: name another file"):
+        refuse_places(named)
+    for own in (b"", b"FARTHING and what follows"):
+        (tmp_path / "store").write_bytes(own)
+        refuse_places(named)
+
+
 def test_a_place_that_only_seems_writable_is_refused_when_it_is_opened() -> None:
     with pytest.raises(RequestError, match="usage_store is /proc/none/usage.sqlite"):
         open_usage(Settings(usage_store="/proc/none/usage.sqlite"), "model")

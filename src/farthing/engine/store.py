@@ -89,6 +89,12 @@ class Restored:
         return text
 
 
+def may_replace(path: Path) -> bool:
+    """Whether a file is empty or begins as those of `save` do; raises `OSError` if unreadable."""
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) in (b"", _MAGIC)
+
+
 def save(path: Path, index: PrefixIndex, backend: Backend, limit_bytes: int) -> Saved:
     """Writes what the index knows to a file of at most `limit_bytes`, between two steps.
 

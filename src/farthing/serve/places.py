@@ -33,10 +33,24 @@ def refuse_places(settings: Settings) -> None:
                 f"prefix_store is {store}, which cannot be written: name a file in a folder that "
                 "you may write to"
             )
+        _refuse_foreign(store)
     if settings.usage_store not in (None, USUAL_USAGE_STORE):
         store = file_at("usage_store", settings.usage_store)
         if (problem := _problem(store)) is not None:
             raise unusable(store, problem)
+
+
+def _refuse_foreign(store: Path) -> None:
+    """The cache is saved over the file that is named: only a file of its own may be lost."""
+    from farthing.engine.store import may_replace
+
+    try:
+        if not store.exists() or may_replace(store):
+            return
+        problem = "holds something else, and would be overwritten"
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror})"
+    raise RequestError(f"prefix_store is {store}, which {problem}: name another file, or remove it")
 
 
 def file_at(setting: str, path: str) -> Path:
