@@ -129,6 +129,17 @@ def test_a_refused_request_is_counted_with_its_code() -> None:
         ]
 
 
+def test_a_path_at_which_nothing_is_is_told_by_its_beginning_with_the_reason() -> None:
+    with serving(prepare=watched) as served:
+        served.http.post("/v1/" + "x" * 1000)
+        served.http.post("/v1/models")
+        assert eventually(lambda: len(records(served.state)) == 2)
+        first, second = records(served.state)
+    assert (first.status, first.error_code, first.known) == (404, "not_found", False)
+    assert first.endpoint == "/v1/" + "x" * 196
+    assert (second.status, second.error_code, second.known) == (405, "method_not_allowed", True)
+
+
 def test_of_a_request_whose_client_left_only_the_prompts_that_were_read_are_counted() -> None:
     held = Held(max_step_rows=1)
     with serving(engine_over(held), prepare=watched) as served:

@@ -94,6 +94,15 @@ def test_dashboards_find_what_they_read_from_vllm() -> None:
     assert found["vllm:inter_token_latency_seconds_count"] >= 7
 
 
+def test_paths_that_clients_make_up_are_one_series() -> None:
+    with serving(prepare=counted) as served:
+        for number in range(20):
+            assert served.http.post(f"/v1/{number}/completions", json={}).status_code == 404
+        found = scrape(served, requests=20)
+    series = [name for name in found if name.startswith("farthing:requests_total")]
+    assert series == ['farthing:requests_total{"endpoint": "other", "status": "404"}']
+
+
 def test_every_series_of_vllms_has_the_labels_its_dashboards_ask_for() -> None:
     with serving(prepare=counted) as served:
         served.complete("x", max_tokens=2)

@@ -87,7 +87,9 @@ def build_app(state: ServerState) -> Starlette:
             Route("/", _bound(page, state), methods=["GET"]),
             Route("/page/{name}", _bound(page, state), methods=["GET"]),
         ],
-        middleware=[Middleware(RequestMiddleware, state=state)],
+        middleware=[
+            Middleware(RequestMiddleware, state=state, endpoints={each.path for each in OPERATIONS})
+        ],
         exception_handlers={HTTPException: _http_exception},
     )
     app.router.redirect_slashes = False
@@ -107,7 +109,9 @@ def _bound(answer: Answering, state: ServerState) -> Callable[[Request], Awaitab
     return bound
 
 
-async def _http_exception(_: Request, error: Exception) -> Response:
+async def _http_exception(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    return http_error(error.status_code, error.headers).response()
+    answer = http_error(error.status_code, error.headers)
+    request.state.record.error_code = answer.code
+    return answer.response()

@@ -115,7 +115,7 @@ class Metrics:
 
     def finished(self, record: RequestRecord) -> None:
         """A request has ended: answered, refused, failed or left by its client."""
-        self.requests[record.endpoint, record.status] += 1
+        self.requests[record.endpoint if record.known else "other", record.status] += 1
         self.ended.update(record.finish_reasons)
         self.misses.update(miss.reason for miss in record.misses)
         first = record.first_token_seconds

@@ -18,7 +18,7 @@ from farthing.serve.settings import raised_by
 from farthing.serve.state import Anonymous, RequestRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -31,6 +31,7 @@ CLIENT_GONE = 499
 
 _OPEN = frozenset({"/", "/health", "/metrics", "/openapi.json"})
 _OPEN_FOLDERS = ("/page/",)
+_MOST_PATH = 200
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 
 
@@ -41,9 +42,11 @@ class RequestMiddleware:
     `time.perf_counter`. Whoever counts is told of every POST to the API when it has ended.
     """
 
-    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+    def __init__(self, app: ASGIApp, state: ServerState, endpoints: Collection[str]) -> None:
+        """`endpoints` are the paths at which the API has something."""
         self._app = app
         self._state = state
+        self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -54,7 +57,8 @@ class RequestMiddleware:
         given = headers.get(b"x-request-id", b"")
         request_id = given if _REQUEST_ID.fullmatch(given) else new_id().encode()
         path: str = scope["path"]
-        record = RequestRecord(request_id.decode("ascii"), "", path)
+        known = path in self._endpoints
+        record = RequestRecord(request_id.decode("ascii"), "", path[:_MOST_PATH], known=known)
 
         more_headers = [(b"x-request-id", request_id)]
 

@@ -89,12 +89,14 @@ class RequestRecord:
     `received` is in seconds of the epoch; the other times are seconds, and None where the request
     did not come so far. `completion_tokens` are of all answers together, and so are
     `machine_seconds`: their share of the time that the machine computed. `queue_seconds` are those
-    before the first step that held some of the request.
+    before the first step that held some of the request. `endpoint` is the path, and where it is not
+    `known` nothing is there: then it may be whatever a client wrote.
     """
 
     id: str
     key: str
     endpoint: str
+    known: bool = True
     received: float = field(default_factory=time.time)
     streamed: bool = False
     answers: int = 0
