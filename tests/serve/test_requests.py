@@ -14,6 +14,7 @@ from engine.scripted import engine
 from farthing.serve.admission import OBJECTIVES, Admission
 from farthing.serve.errors import ApiError
 from farthing.serve.reading import parse
+from farthing.serve.wire import fields as fields_module
 from farthing.serve.wire.chat import ChatRequest
 from farthing.serve.wire.completions import CompletionRequest
 from farthing.serve.wire.fields import CHANGING
@@ -250,6 +251,17 @@ def test_a_harmless_unknown_field_is_accepted_and_logged_once(
     told = [each for each in caplog.messages if "never_heard_of_this" in each]
     assert len(told) == 1
     assert "two" not in told[0]
+
+
+def test_of_an_unknown_fields_name_only_the_beginning_is_logged_and_kept(
+    server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "farthing.serve"):
+        for end in ("1", "2"):
+            answer = server.chat(max_tokens=1, **{"long_name" + "x" * 100_000 + end: 1})
+            assert answer.status_code == 200
+    assert len([each for each in caplog.messages if "long_name" in each]) == 1
+    assert max(map(len, fields_module._logged)) <= 100
 
 
 def test_no_prompt_or_answer_is_in_the_log(

@@ -150,9 +150,9 @@ def check_unknown(
                     param=f"{where}{name}",
                     code="unsupported_parameter",
                 )
-        elif name not in _logged and len(_logged) < _MOST_NAMES:
-            _logged.add(name)
-            log.warning("requests have the field %s%.100s, which is ignored", where, name)
+        elif (shown := name[:100]) not in _logged and len(_logged) < _MOST_NAMES:
+            _logged.add(shown)
+            log.warning("requests have the field %s%s, which is ignored", where, shown)
 
 
 def _same(value: object, neutral: object) -> bool:
