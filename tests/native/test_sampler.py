@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from farthing import _native
+from farthing.core import SamplingParams
+from farthing.engine.rows import Adjustments, FixedRows
 from farthing.engine.sampler import sample
 from sampling_rows import native_sample, sampling_rows
 
@@ -400,3 +402,36 @@ def test_a_given_token_outside_the_vocabulary_is_refused() -> None:
             native_sample(
                 kernels, TIERS[0], np.zeros((1, 9), np.float32), sampling_rows(1, target=target)
             )
+
+
+@given(
+    temperature=st.floats(0, 100),
+    top_k=st.integers(0, 2**31 - 1),
+    top_p=st.floats(0, 1, exclude_min=True),
+    min_p=st.floats(0, 1),
+    repetition_penalty=st.floats(0, 100, exclude_min=True),
+    presence_penalty=st.floats(-2, 2),
+    frequency_penalty=st.floats(-2, 2),
+    bias=st.floats(-1e30, 1e30),
+)
+@example(
+    temperature=0.5,
+    top_k=0,
+    top_p=1e-300,
+    min_p=1e-300,
+    repetition_penalty=1e-300,
+    presence_penalty=1e-300,
+    frequency_penalty=1e-300,
+    bias=1e-300,
+)
+@settings(max_examples=60, deadline=None)
+def test_what_a_request_may_ask_for_is_sampled_however_small_or_large(
+    bias: float, **asked: float
+) -> None:
+    sampling = SamplingParams(logit_bias={3: bias}, **asked)
+    adjustments = Adjustments(sampling, [1, 2], ())
+    adjustments.add_output(4)
+    rows = FixedRows([(sampling, 7, 0)]).at([3], [adjustments.view()])
+    logits = np.linspace(-8, 8, 40, dtype=np.float32)[None]
+    with np.errstate(all="ignore"):
+        assert_same(logits, rows)

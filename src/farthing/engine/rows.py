@@ -101,6 +101,9 @@ class Adjustments:
         return slot
 
 
+_LEAST_TOP_P = float(np.finfo(np.float32).tiny)
+
+
 class FixedRows:
     """The parameters of R rows that stay the same from step to step."""
 
@@ -109,7 +112,8 @@ class FixedRows:
         sampling = [row[0] for row in rows]
         self.temperature = np.array([s.temperature for s in sampling], np.float32)
         self.top_k = np.array([s.top_k for s in sampling], np.int32)
-        self.top_p = np.array([s.top_p for s in sampling], np.float32)
+        # What is too small for its type still leaves the likeliest token, as it is above 0.
+        self.top_p = np.array([max(s.top_p, _LEAST_TOP_P) for s in sampling], np.float32)
         self.min_p = np.array([s.min_p for s in sampling], np.float32)
         self.repetition_penalty = np.array([s.repetition_penalty for s in sampling], np.float32)
         self.presence_penalty = np.array([s.presence_penalty for s in sampling], np.float32)
