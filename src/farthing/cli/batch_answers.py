@@ -7,7 +7,6 @@ and they are made again. What was torn off in the middle of a line is dropped.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
@@ -16,6 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from farthing.core import FarthingError, RequestError
+from farthing.files.locks import try_lock
 from farthing.files.replacing import sync_folder, write_advice
 
 if TYPE_CHECKING:
@@ -99,13 +99,13 @@ class Answers:
 
     def _lock(self) -> None:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RequestError(
-                f"another process is writing to {self.path}: wait for it, or give another --out"
-            ) from None
+            if try_lock(self._descriptor):
+                return
         except OSError as error:
             raise FarthingError(write_advice(self.path, error)) from error
+        raise RequestError(
+            f"another process is writing to {self.path}: wait for it, or give another --out"
+        )
 
     def _take_in(self, digests: Sequence[str]) -> int:
         """Marks what is answered, and returns where the last whole answer ends."""

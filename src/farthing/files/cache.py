@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from farthing.core import DownloadError, FarthingError, FileFormatError
 from farthing.files.cache_place import cache_folder
 from farthing.files.json_files import read_json_object
+from farthing.files.locks import locked
 from farthing.files.replacing import sync_folder
 
 if TYPE_CHECKING:
@@ -146,15 +146,10 @@ def write_durably(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _locked(folder_name: str, name: str, progress: Progress) -> Iterator[None]:
-    """One process at a time. The lock ends with its process, however that ends."""
+    """One process at a time."""
     locks = models_folder() / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
-    with (locks / folder_name).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress.waiting(name)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(locks / folder_name, lambda: progress.waiting(name)):
         yield
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from farthing.core import FarthingError
+from farthing.files.locks import locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +27,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with _locked(partial) as file:
+        with locked(partial, lambda: None) as file:
             try:
+                file.truncate()
+                os.fchmod(file.fileno(), 0o600)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -59,29 +61,3 @@ def write_advice(path: Path, error: OSError) -> str:
     if not path.parent.is_dir():
         return f"there is no folder {path.parent} for {path.name}: make it first"
     return f"{path} cannot be written ({error.strerror or error}): choose another place"
-
-
-@contextmanager
-def _locked(partial: Path) -> Iterator[BinaryIO]:
-    """The file of that name, emptied, while nobody else has it. The lock ends with its process."""
-    while True:
-        descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            # Whoever had it before may have given it another name, or removed it.
-            if _is_at(file, partial):
-                file.truncate()
-                os.fchmod(file.fileno(), 0o600)
-                try:
-                    yield file
-                finally:
-                    # A process forked meanwhile has the file open too.
-                    fcntl.flock(file, fcntl.LOCK_UN)
-                return
-
-
-def _is_at(file: BinaryIO, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False

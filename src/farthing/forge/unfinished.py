@@ -9,13 +9,12 @@ once the bytes have proved to be those; anybody else begins anew.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from farthing.core import FarthingError
+from farthing.files.locks import take
 from farthing.files.replacing import sync_folder, write_advice
 from farthing.forge.output import put_in_place, remove
 
@@ -103,23 +102,17 @@ def unfinished(out: Path, command: Mapping[str, Any]) -> Iterator[Unfinished]:
 
 @contextmanager
 def _locked(folder: Path, out: Path) -> Iterator[BinaryIO]:
-    """The folder's journal while nobody else has it. The lock ends with its process."""
+    """The folder's journal while nobody else has it."""
+    busy = FarthingError(f"another process is writing {out}: wait for it, or choose another name")
     while True:
         folder.mkdir(exist_ok=True)
         try:
-            descriptor = os.open(folder / _JOURNAL, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            journal = take(folder / _JOURNAL, busy)
         except FileNotFoundError:  # removed since by whoever had it
             continue
-        with os.fdopen(descriptor, "r+b") as journal:
-            try:
-                fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise FarthingError(
-                    f"another process is writing {out}: wait for it, or choose another name"
-                ) from None
-            if _is_at(journal, folder / _JOURNAL):
-                yield journal
-                return
+        with journal:
+            yield journal
+            return
 
 
 def _remove(folder: Path) -> None:
@@ -128,13 +121,6 @@ def _remove(folder: Path) -> None:
     (folder / _JOURNAL).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
-
-
-def _is_at(file: BinaryIO, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _sound_lines(journal: BinaryIO) -> list[dict[str, Any]]:

@@ -8,15 +8,14 @@ is there whole or not at all. So a run that was ended, however, goes on when it 
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from farthing.core import FarthingError
 from farthing.files.json_files import read_json_object
+from farthing.files.locks import locked
 from farthing.files.replacing import replacing, write_advice
 from farthing.forge.distill_wish import told_change
 from farthing.forge.output import remove
@@ -68,16 +67,12 @@ def workplace(out: Path, settings: Mapping[str, Any], restart: bool) -> Iterator
     naming them, where another process works there, and in place of an `OSError`.
     """
     folder = folder_of(out)
+    busy = FarthingError(
+        f"another process is distilling {out}: wait for it, or choose another name"
+    )
     try:
         folder.mkdir(exist_ok=True)
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise FarthingError(
-                    f"another process is distilling {out}: wait for it, or choose another name"
-                ) from None
+        with locked(folder / _LOCK, busy):
             _settle(folder, {"version": VERSION, **settings}, restart)
             yield Workplace(folder)
     except OSError as error:

@@ -6,7 +6,6 @@ that nobody holds.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING
 
 from farthing.core import FarthingError
+from farthing.files.locks import is_at, try_lock
 from farthing.files.replacing import write_advice
 
 if TYPE_CHECKING:
@@ -69,9 +69,8 @@ def _lock(folder: Path) -> int | None:
     except OSError:
         return None
     with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        status = os.fstat(descriptor)
-        if status.st_uid == os.getuid() and os.path.samestat(status, folder.stat()):
+        own = os.fstat(descriptor).st_uid == os.getuid()
+        if own and try_lock(descriptor) and is_at(descriptor, folder):
             return descriptor
     os.close(descriptor)
     return None

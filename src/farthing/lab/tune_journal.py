@@ -7,17 +7,16 @@ process that was killed leaves half of one. Whoever has a journal open has it al
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from farthing.core import ActivationMode, FarthingError, RequestError
+from farthing.files.locks import take
 from farthing.files.replacing import write_advice
 from farthing.files.text_files import read_bounded
 from farthing.lab.tune_points import Step
@@ -82,9 +81,13 @@ class Journal:
         self.seconds = 0.0
         self._clock = clock
         self._started = clock()
+        busy = FarthingError(
+            "another farthing tune is measuring the same on this machine, and each would slow the "
+            "other: wait until it is done"
+        )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = self._locked()
+            self._file = take(self.path, busy)
         except OSError as error:
             raise FarthingError(write_advice(self.path, error)) from error
         head, lines = self._read()
@@ -121,25 +124,6 @@ class Journal:
         """The question is answered."""
         self.path.unlink(missing_ok=True)
         self.close()
-
-    def _locked(self) -> BinaryIO:
-        """The file, for this process alone. The lock ends with its process."""
-        while True:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            file = os.fdopen(descriptor, "r+b")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-                raise FarthingError(
-                    "another farthing tune is measuring the same on this machine, and each would "
-                    "slow the other: wait until it is done"
-                ) from None
-            # Whoever had it before may have answered the question, and removed it.
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
-                    return file
-            file.close()
 
     def _spent(self) -> float:
         return self._before + max(0.0, self._clock() - self._started)

@@ -7,7 +7,6 @@ file, so nothing is misread. Each section is added by one rename.
 
 from __future__ import annotations
 
-import fcntl
 import json
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ import farthing
 from farthing.core import FarthingError, FileFormatError
 from farthing.files.cache import models_folder
 from farthing.files.json_files import read_json_object
+from farthing.files.locks import take
 from farthing.files.replacing import replacing, write_advice
 from farthing.lab.facts import model_hash
 from farthing.lab.report.stored import section_of
@@ -74,21 +74,18 @@ def alone() -> Iterator[None]:
     Raises `FarthingError` where one does, and where the folder cannot be used.
     """
     path = folder() / ".lock"
+    busy = FarthingError(
+        "another `farthing lab all` is measuring on this machine, and each would slow the other: "
+        "wait until it is done"
+    )
     try:
         folder().mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
+        lock = take(path, busy)
     except OSError as error:
         raise FarthingError(
             f"{write_advice(path, error)} (FARTHING_CACHE names another)"
         ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FarthingError(
-                "another `farthing lab all` is measuring on this machine, and each would slow the "
-                "other: wait until it is done"
-            ) from None
+    with lock:
         yield
 
 
