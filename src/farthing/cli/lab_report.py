@@ -21,7 +21,7 @@ def print_section(section: Section) -> None:
     """Tables, each with what was found and what was expected, then where they come from."""
     _print_tables(section)
     print(visible(f"{section.command}  ({section.seconds:.1f} s, seed {section.seed})"))
-    _print_provenance(section.provenance, drift_of([section.readings]))
+    _print_provenance(section.provenance, drift_of(section.looks))
 
 
 def print_report(report: Report) -> None:

@@ -3,17 +3,18 @@
 Rounds that are taken within seconds agree better with each other than with those of another run: a
 neighbour, a clock or the heat change a machine's speed over minutes. So the same small pieces of
 work, which no model has a part in, are timed from the beginning of a run to its end, and every
-figure that is timed gets the spread of these on top of its own.
+figure that is timed gets the spread of these on top of its own. They are done several times on end:
+what differs within such a look is a small piece's own scatter, and is taken out again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from itertools import combinations, pairwise
+from itertools import combinations
 from math import log, sqrt
-from statistics import fmean, geometric_mean, median, stdev, variance
+from statistics import NormalDist, fmean, geometric_mean, quantiles, variance
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from farthing.plan.machine import available_memory
 
@@ -24,13 +25,18 @@ DEVIATIONS = 2.5
 """So many standard deviations are added to either side: two runs then still agree in 19 of 20
 figures where the machine moves as much between them again as within them."""
 
-FEWEST_READINGS = 3
+FEWEST_LOOKS = 3
 """Of fewer nothing is concluded."""
 
-_SECONDS_APART = 2.0
-_REPEATS = 3
+READINGS = 5
+"""Of one look."""
+
+_SECONDS_APART = 3.0
 _BUFFER_BYTES = 64 << 20
 _COUNTED = 100_000
+
+_TENTHS = NormalDist().inv_cdf(0.9) - NormalDist().inv_cdf(0.1)
+"""From the first tenth of a normal distribution to the last, in standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +48,20 @@ class Reading:
     interpreting: float
 
 
+Look: TypeAlias = "tuple[Reading, ...]"
+"""Readings that follow upon each other at once."""
+
+
 @dataclass(frozen=True)
 class Drift:
     """Standard deviations of logarithms, which are shares while they are small.
 
-    `reading`, `multiplying` and `interpreting` are each kind of work's over the whole run.
-    `between` is that of one kind of work over another, of which the largest: how far a ratio within
-    a round moves over minutes. What differs from one reading to the next already is no part of it,
-    since rounds show that themselves.
+    `reading`, `multiplying` and `interpreting` are each kind of work's from one of the `looks` to
+    the others. `between` is that of one kind of work over another, of which the largest: how far a
+    ratio within a round moves over minutes. What differs within a look is no part of any.
     """
 
-    readings: int
+    looks: int
     reading: float
     multiplying: float
     interpreting: float
@@ -60,8 +69,8 @@ class Drift:
 
     @property
     def known(self) -> bool:
-        """Whether there are enough readings to conclude from."""
-        return self.readings >= FEWEST_READINGS
+        """Whether there were enough looks to conclude from."""
+        return self.looks >= FEWEST_LOOKS
 
     @property
     def largest(self) -> float:
@@ -87,38 +96,41 @@ class Drift:
         )
 
 
-def drift_of(runs: Sequence[Sequence[Reading]]) -> Drift:
-    """What all readings say; those of one run follow upon each other, runs do not."""
+def drift_of(looks: Sequence[Look]) -> Drift:
+    """What all looks say."""
     names = [field.name for field in fields(Reading)]
-    everything = [each for run in runs for each in run]
-    if len(everything) < FEWEST_READINGS:
-        return Drift(len(everything), 0.0, 0.0, 0.0, 0.0)
-    own = {name: stdev(log(getattr(each, name)) for each in everything) for name in names}
-    between = 0.0
-    if sum(max(0, len(run) - 1) for run in runs) >= FEWEST_READINGS:
-        between = max(
-            _slow(
-                [[log(getattr(each, one) / getattr(each, other)) for each in run] for run in runs]
-            )
-            for one, other in combinations(names, 2)
+    if len(looks) < FEWEST_LOOKS:
+        return Drift(len(looks), 0.0, 0.0, 0.0, 0.0)
+    logs = {name: [[log(getattr(each, name)) for each in look] for look in looks] for name in names}
+    between = max(
+        _slow(
+            [
+                [over - under for over, under in zip(*pair, strict=True)]
+                for pair in zip(logs[one], logs[other], strict=True)
+            ]
         )
-    return Drift(len(everything), between=between, **own)
+        for one, other in combinations(names, 2)
+    )
+    return Drift(len(looks), between=between, **{name: _slow(logs[name]) for name in names})
 
 
-def _slow(runs: Sequence[Sequence[float]]) -> float:
-    """The standard deviation that is left without what differs from one value to the next.
+def _slow(looks: Sequence[Sequence[float]]) -> float:
+    """The standard deviation of what moves from look to look, without what differs within one.
 
-    Half the mean square of successive differences is the variance of what does (von Neumann 1941).
+    Of the means of looks the middle eight tenths are taken as those of a normal distribution, so
+    that a few moments of another's work do not count for the whole run; their scatter within a
+    look, which the means still have a part of, is taken out (analysis of variance, one way).
     """
-    everything = [each for run in runs for each in run]
-    steps = [(later - sooner) ** 2 for run in runs for sooner, later in pairwise(run)]
-    return sqrt(max(0.0, variance(everything) - fmean(steps) / 2))
+    tenths = quantiles(map(fmean, looks), n=10)
+    total = (tenths[-1] - tenths[0]) / _TENTHS
+    own = fmean(variance(look) / len(look) if len(look) > 1 else 0.0 for look in looks)
+    return sqrt(max(0.0, total**2 - own))
 
 
 class Gauge:
-    """Takes readings, of which `taken` has all; none sooner than 2 s after the last.
+    """Takes looks, of which `taken` has all; none sooner than 3 s after the last.
 
-    `measure` gives one: by default, what `threads` threads reach on this machine.
+    `measure` gives a reading: by default, what `threads` threads reach on this machine.
     """
 
     def __init__(
@@ -127,33 +139,34 @@ class Gauge:
         measure: Callable[[], Reading] | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.taken: list[Reading] = []
+        self.taken: list[Look] = []
         self._threads = threads
         self._measure = measure
         self._clock = clock
         self._last: float | None = None
 
     def look(self) -> None:
-        """Takes a reading, if it is time: while nothing else is being timed."""
+        """Takes a look, if it is time: while nothing else is being timed."""
         if self._last is not None and self._clock() - self._last < _SECONDS_APART:
             return
         if self._measure is None:
             self._measure = _machine(self._threads)
-        self.taken.append(self._measure())
+        measure = self._measure
+        self.taken.append(tuple(measure() for _ in range(READINGS)))
         self._last = self._clock()
 
 
 def _machine(threads: int) -> Callable[[], Reading]:
-    """Times the machine itself, each kind of work so often that a pause does not count."""
+    """Times the machine itself, each kind of work once."""
     from farthing.backends.ceilings import Ceilings
 
     ceilings = Ceilings(threads, min(_BUFFER_BYTES, available_memory() // 16))
 
     def measure() -> Reading:
         return Reading(
-            median(max(ceilings.read().values()) for _ in range(_REPEATS)),
-            median(geometric_mean(ceilings.multiply().values()) for _ in range(_REPEATS)),
-            median(_interpreted() for _ in range(_REPEATS)),
+            max(ceilings.read().values()),
+            geometric_mean(ceilings.multiply().values()),
+            _interpreted(),
         )
 
     measure()  # the first touches what was not touched before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import hypot
+from math import exp, hypot, inf, log
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,11 @@ class Samples:
 
     Its interval goes from the least value to the largest, and further by what the machine moves
     beyond that: both distances from the median are added in quadrature to `moved`, which is 0 until
-    `widened`. What moves is `level`, the median where there is none: of 20 % slower, say, the 120 %
-    that were measured. `paired` figures are ratios within a round, in which both sides met the same
-    machine: they get their own spread again, and what such ratios move. Below `least` there is
-    nothing.
+    `widened`. A figure above 0 moves by a factor, and distances are of logarithms: so a time and
+    the speed that it means have the same interval. Where another thing moves than the figure, it is
+    the `level`: of 20 % slower, say, the 120 % that were measured. `paired` figures are ratios
+    within a round, in which both sides met the same machine: they get their own spread again, and
+    what such ratios move. Below `least` there is nothing.
     """
 
     values: tuple[float, ...]
@@ -47,7 +48,10 @@ class Samples:
         lowest = min(self.values)
         if not self.moved:
             return lowest
-        return max(self.median - hypot(self.median - lowest, self.moved), min(self.least, lowest))
+        distance = hypot(self._distance(lowest, self.median), self.moved)
+        if self._by_factor:
+            return self.median / _factor(distance)
+        return max(self.median - distance, min(self.least, lowest))
 
     @property
     def high(self) -> float:
@@ -55,33 +59,41 @@ class Samples:
         highest = max(self.values)
         if not self.moved:
             return highest
-        return self.median + hypot(highest - self.median, self.moved)
+        distance = hypot(self._distance(self.median, highest), self.moved)
+        return self.median * _factor(distance) if self._by_factor else self.median + distance
 
     def widened(self, drift: Drift) -> Samples:
         """With the interval that is due where the machine moves so much."""
+        level = 1.0 if self._by_factor else abs(self.median) if self.level is None else self.level
         if not self.paired:
-            return replace(self, moved=drift.of_times * self._level)
+            return replace(self, moved=drift.of_times * level)
         # A few rounds that met the same machine show little of what another few would.
-        spread = max(self.values) - min(self.values) if drift.known else 0.0
-        return replace(self, moved=hypot(spread, drift.of_ratios * self._level))
+        spread = self._distance(min(self.values), max(self.values)) if drift.known else 0.0
+        return replace(self, moved=hypot(spread, drift.of_ratios * level))
 
     def scaled(self, factor: float) -> Samples:
         """Every value times `factor`, which is above 0."""
-        return self._with(
-            tuple(value * factor for value in self.values),
-            self._level * factor,
-            self.least * factor,
+        return replace(
+            self,
+            values=tuple(value * factor for value in self.values),
+            level=None if self.level is None else self.level * factor,
+            least=self.least * factor,
         )
 
     def shifted(self, amount: float) -> Samples:
         """Every value plus `amount`."""
-        values = tuple(value + amount for value in self.values)
-        return self._with(values, self._level, self.least + amount)
+        return replace(
+            self,
+            values=tuple(value + amount for value in self.values),
+            level=abs(self.median) if self.level is None else self.level,
+            least=self.least + amount,
+        )
 
     def per(self, amount: float) -> Samples:
         """Amounts by value: what was done, over the seconds it took each time."""
         values = tuple(amount / value for value in self.values)
-        return self._with(values, median(values) * self._level / self.median, 0.0)
+        level = None if self.level is None else median(values) * self.level / self.median
+        return replace(self, values=values, level=level, least=0.0)
 
     def over(self, other: Samples) -> Samples:
         """Ratios within each round, in which both met the same machine."""
@@ -89,11 +101,18 @@ class Samples:
         return Samples(tuple(value / base for value, base in pairs), paired=True)
 
     @property
-    def _level(self) -> float:
-        return abs(self.median) if self.level is None else self.level
+    def _by_factor(self) -> bool:
+        return self.level is None and min(self.values) > 0
 
-    def _with(self, values: tuple[float, ...], level: float, least: float) -> Samples:
-        return replace(self, values=values, level=level, least=least)
+    def _distance(self, low: float, high: float) -> float:
+        return log(high / low) if self._by_factor else high - low
+
+
+def _factor(distance: float) -> float:
+    try:
+        return exp(distance)
+    except OverflowError:
+        return inf
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from farthing.lab.samples import Interval, Samples
 
 if TYPE_CHECKING:
-    from farthing.lab.drift import Drift, Reading
+    from farthing.lab.drift import Drift, Look
 
 Cell: TypeAlias = str | int | float | Samples | Interval | None
 """None: there is no such figure; a note of the table says why where it is not plain."""
@@ -176,7 +176,7 @@ class Skipped:
 class Section:
     """The tables of one command, what it had to leave out, and where they come from.
 
-    `provenance` is what `Subject.provenance` gives. `seconds` is how long it all took. `readings`
+    `provenance` is what `Subject.provenance` gives. `seconds` is how long it all took. `looks`
     are the machine's speed on the way.
     """
 
@@ -188,7 +188,7 @@ class Section:
     seconds: float
     tables: tuple[Table, ...]
     skipped: tuple[Skipped, ...] = ()
-    readings: tuple[Reading, ...] = ()
+    looks: tuple[Look, ...] = ()
 
     def widened(self, drift: Drift) -> Section:
         """With the intervals that are due where the machine moves so much."""
@@ -205,7 +205,7 @@ class Section:
             "seconds": self.seconds,
             "tables": [table.as_json() for table in self.tables],
             "skipped": [{"what": each.what, "reason": each.reason} for each in self.skipped],
-            "readings": [asdict(each) for each in self.readings],
+            "looks": [[asdict(each) for each in look] for look in self.looks],
         }
 
 

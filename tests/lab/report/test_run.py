@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log
-from statistics import stdev
+from math import exp, log
 from typing import TYPE_CHECKING
 
 import pytest
@@ -103,22 +102,20 @@ def test_every_interval_knows_how_far_the_machine_moved_over_all_sections(
 
     def at_a_speed(name: str, _subject: Subject, command: str) -> Section:
         time = Samples((2.0, 2.0, 2.0))
-        readings = (Reading(1.0, speeds[name], 1.0),) * 3
-        return replace(section(name, table(rows=((name, 1, time, 3.0),))), readings=readings)
+        looks = ((Reading(1.0, speeds[name], 1.0),) * 2,) * 3
+        return replace(section(name, table(rows=((name, 1, time, 3.0),))), looks=looks)
 
     monkeypatch.setattr(run, "measure_section", at_a_speed)
     measure_all(subject, "all", str, NAMES[:2], WorkFile({}), lambda *_: None)
-    # A run that goes on has the readings of those sections that it does not measure again.
+    # A run that goes on has the looks of those sections that it does not measure again.
     report = measure_all(subject, "all", str, NAMES, WorkFile({}), lambda *_: None)
     drift = report.drift
-    assert drift.readings == 9
-    assert drift.multiplying == pytest.approx(
-        stdev(log(each) for each in speeds.values() for _ in "123")
-    )
+    assert drift.looks == 9
+    assert drift.multiplying == pytest.approx(log(1.2) / 2.563, rel=1e-3)
     for each in report.sections:
         _, _, time, counted = each.tables[0].rows[0]
         assert isinstance(time, Samples)
-        assert time.high == pytest.approx(2 * (1 + DEVIATIONS * drift.multiplying))
+        assert time.high == pytest.approx(2 * exp(DEVIATIONS * drift.multiplying))
         assert counted == 3.0
 
 

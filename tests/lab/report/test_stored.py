@@ -66,12 +66,13 @@ def with_table(**changes: Any) -> str:
         ("[]", "is no report of the laboratory"),
         ('{"a": 1}', "missing required field"),
         ("[" * 100_000, "is no report of the laboratory"),
-        ('{"report": 1}', "a report of version 1, and this farthing reads version 2"),
+        ('{"report": 1}', "a report of version 1, and this farthing reads version 3"),
         ('{"report": "<html>"}', "a report of version '<html>'"),
         (changed(seconds="long"), r"$.seconds"),
         (changed(tables={}), r"$.tables"),
-        (changed(readings=[{"reading": 0, "multiplying": 1, "interpreting": 1}]), "`$.readings[0]"),
-        (changed(readings=[{"reading": 1, "multiplying": 1}]), "missing required field"),
+        (changed(looks=[[{"reading": 0, "multiplying": 1, "interpreting": 1}]]), "`$.looks[0]"),
+        (changed(looks=[[{"reading": 1, "multiplying": 1}]]), "missing required field"),
+        (changed(looks=[[]]), "`$.looks[0]"),
         (with_table(rows=[[1]]), "1 cells for 4 columns"),
         (with_table(rows=[[10**400, 1, 1, 1]]), "larger than anything"),
         (with_table(rows=[[{"a": 1}, 1, 1, 1]]), "unknown field"),
@@ -121,6 +122,25 @@ def test_any_json_in_place_of_a_field_is_read_or_refused(value: Any, field: str)
         section_of(found)
 
 
+_EXTREME = st.one_of(
+    st.sampled_from([0.0, -1.0, 1e308, -1e308, 5e-324, math.inf, -math.inf, math.nan]), st.floats()
+)
+
+
+@given(st.lists(_EXTREME, min_size=1, max_size=4), st.none() | _EXTREME, _EXTREME, st.booleans())
+def test_samples_of_any_numbers_have_an_interval(
+    values: list[float], level: float | None, moved: float, paired: bool
+) -> None:
+    samples = Samples(tuple(values), level, paired, 0.0, moved)
+    found = section_of(
+        json.loads(stored(section("s", table(rows=(("a", 1, samples, None),))).as_json()))
+    )
+    cell = found.tables[0].rows[0][2]
+    assert isinstance(cell, Samples)
+    assert isinstance(cell.low, float)
+    assert COLUMNS[2].shown(cell)
+
+
 def test_columns_of_every_section_can_be_read_back() -> None:
     assert section_of(section("s", table(plots=())).as_json()).tables[0].columns == COLUMNS
-    assert report().as_json()["report"] == 2
+    assert report().as_json()["report"] == 3

@@ -52,7 +52,15 @@ def test_fresh_starts_over_and_a_run_that_is_done_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "{}", "cut", '{"version": 2, "depends_on": {"a": 1}}', "\x00"]
+    "damage",
+    [
+        "",
+        "{}",
+        "cut",
+        '{"version": 3, "depends_on": {"a": 1}}',
+        '{"version": 3, "depends_on": {"a": 1}, "sections": 1}',
+        "\x00",
+    ],
 )
 def test_a_file_that_is_damaged_is_as_if_it_were_not_there(damage: str) -> None:
     kept = WorkFile({"a": 1})
@@ -66,7 +74,7 @@ def test_another_version_or_dependencies_in_a_file_of_that_name_are_not_taken() 
     kept = WorkFile({"a": 1})
     kept.add(section("one"))
     text = kept.path.read_text()
-    for old, new in (('"version": 2', '"version": 3'), ('"a": 1', '"a": 3')):
+    for old, new in (('"version": 3', '"version": 2'), ('"a": 1', '"a": 3')):
         kept.path.write_text(text.replace(old, new, 1))
         assert WorkFile({"a": 1}).sections == {}
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from farthing.lab.drift import Drift
     from farthing.lab.table import Expectation, Section, Table
 
-VERSION = 2
+VERSION = 3
 """Of the JSON form: one that is not this one is refused."""
 
 
@@ -44,7 +44,7 @@ class Report:
     @property
     def drift(self) -> Drift:
         """How much the machine's own speed moved, over all sections."""
-        return drift_of([section.readings for section in self.sections])
+        return drift_of([look for section in self.sections for look in section.looks])
 
     def widened(self) -> Report:
         """With intervals that know how much the machine moved: a section's own rounds do not."""

@@ -122,7 +122,7 @@ class _Section(_Provenance):
     seconds: float
     tables: list[_Table]
     skipped: list[_Skipped]
-    readings: list[_Reading]
+    looks: list[Annotated[list[_Reading], msgspec.Meta(min_length=1)]]
 
 
 class _Failure(msgspec.Struct, forbid_unknown_fields=True):
@@ -192,7 +192,8 @@ def _section(found: _Section) -> Section:
         tuple(_table(each) for each in found.tables),
         tuple(Skipped(each.what, each.reason) for each in found.skipped),
         tuple(
-            Reading(each.reading, each.multiplying, each.interpreting) for each in found.readings
+            tuple(Reading(each.reading, each.multiplying, each.interpreting) for each in look)
+            for look in found.looks
         ),
     )
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from farthing.lab.subject import Subject
     from farthing.lab.table import Section
 
-_VERSION = 2
+_VERSION = 3
 _KEPT_FILES = 16
 """Of runs that were never gone on with, the latest so many are kept."""
 
@@ -126,7 +126,10 @@ class WorkFile:
             found = read_json_object(self.path)
             if found["version"] != _VERSION or found["depends_on"] != self._dependencies:
                 return
-            sections = [section_of(each) for each in found["sections"]]  # type: ignore[attr-defined]
+            stored = found["sections"]
+            if not isinstance(stored, list):
+                return
+            sections = [section_of(each) for each in stored]
             self.started = str(found["started"])
         except (FileFormatError, LookupError, TypeError, ValueError, OSError):
             return
