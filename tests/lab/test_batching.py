@@ -15,9 +15,9 @@ from farthing.engine.simulate import Batching, Clock, Job, Served
 from farthing.lab import batching
 from farthing.lab import bench as lab_bench
 from farthing.lab.batching import jobs_of, measure
-from farthing.lab.batching_gains import Arrivals, GainSpread, Spread
+from farthing.lab.batching_gains import Arrivals, Gain, GainSpread, Moves, Spread
 from farthing.lab.batching_served import LoadServer, admit, shape_of
-from farthing.lab.batching_tables import curve_table, spread_table
+from farthing.lab.batching_tables import curve_table, gain_table, spread_table
 from farthing.lab.bench import BenchResult, CeilingFigures
 from farthing.lab.bench_points import Measured
 from farthing.lab.bench_shapes import find_knee
@@ -34,13 +34,16 @@ if TYPE_CHECKING:
 READ, MULTIPLY = 1e9, dict.fromkeys(ActivationMode, 1e9)
 
 
-def result_of(milliseconds: dict[int, float]) -> BenchResult:
+def result_of(
+    milliseconds: dict[int, float], second: dict[int, float] | None = None
+) -> BenchResult:
+    """A sweep of two rounds; the second takes a tenth longer where nothing else is said."""
     batch = tuple(
         Measured(
             count,
             count,
             Cost({ActivationMode.INT8: count * 1_000_000}, 4_000_000, count * 1000),
-            (time / 1e3, 1.1 * time / 1e3),
+            (time / 1e3, (second or {}).get(count, 1.1 * time) / 1e3),
             (0.004, 0.004),
             (count * 0.001, count * 0.001),
         )
@@ -66,6 +69,51 @@ def test_a_curve_without_a_knee_is_told_as_it_is() -> None:
     assert "No knee up to 4 sequences: the last doubling still adds 100%" in table.finding
     assert table.expectation is not None
     assert table.expectation.met is False
+
+
+def test_the_sentence_says_what_the_table_says_of_the_doubling_after_the_knee() -> None:
+    table = curve_table(result_of({1: 4.0, 2: 4.2, 4: 8.8}, {4: 7.9}))
+    added = table.rows[2][3]
+    assert isinstance(added, Samples)
+    assert f"the next doubling adds {added.median:.0f}%." in table.finding
+
+
+@pytest.mark.parametrize(
+    ("second", "told", "met"),
+    [
+        ({}, "adds -6%.", True),
+        ({8: 5.0, 16: 10.0}, "; single rounds have it at 4 or 8.", True),
+        ({8: 5.0, 16: 5.5}, "; single rounds have it at 4 or beyond 16.", None),
+    ],
+)
+def test_where_rounds_disagree_about_the_knee_the_sentence_says_so(
+    second: dict[int, float], told: str, met: bool | None
+) -> None:
+    table = curve_table(result_of({1: 4.0, 2: 4.2, 4: 4.5, 8: 9.6, 16: 19.0}, second))
+    assert table.finding.endswith(told)
+    assert table.expectation is not None
+    assert table.expectation.met is met
+
+
+def test_throughput_grows_more_than_the_wait_only_where_a_doubling_adds_enough() -> None:
+    """A third more throughput is a wait of a half more: the wait grew more."""
+    table = curve_table(result_of({1: 4.0, 2: 6.0, 4: 12.0}))
+    assert table.expectation is not None
+    assert table.expectation.met is False
+
+
+def test_more_throughput_for_more_latency_is_not_what_was_expected() -> None:
+    def met(latency: float) -> bool | None:
+        gain = Gain(1.5, dict.fromkeys(Clock, latency))
+        moves = Moves(
+            {each: dict.fromkeys(Clock, 1.0) for each in Batching}, dict.fromkeys(Clock, 1.0)
+        )
+        table = gain_table({"all at once": [(gain, gain)]}, {"all at once": moves})
+        assert table.expectation is not None
+        return table.expectation.met
+
+    assert met(2.0) is True
+    assert met(0.9) is False
 
 
 def test_the_quoted_pair_is_looked_for_in_every_way_of_arriving() -> None:

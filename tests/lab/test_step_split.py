@@ -54,8 +54,11 @@ def test_the_table_says_what_a_prompt_and_a_token_are_bound_by() -> None:
     sound = split_table([split(prompt, 1, 3, 1, 0), split(token, 6, 1, 2, 1)])
     assert sound.expectation is not None
     assert sound.expectation.met
-    assert "Of a prompt of 9, 60% is multiplying" in sound.finding
-    assert "of 1 token at 5, 60% is reading and 10% multiplying" in sound.finding
+    assert (
+        "Of a prompt of 9, 60% is multiplying at this machine's ceiling, 20% reading"
+        in sound.finding
+    )
+    assert "1 token at 5, 60% is reading, 10% multiplying and 20% beyond both" in sound.finding
     assert "Outside the stages passes at most 10%" in sound.finding
     odd = split_table([split(prompt, 3, 1, 1, 0), split(token, 6, 1, 2, 1)])
     assert odd.expectation is not None

@@ -133,8 +133,9 @@ def labels_table(logits: NDArray[np.float32], words: Sequence[str], subject: Sub
             *(Column(f"at T = {each:g}", spec=".4f") for each in TEMPERATURES),
         ),
         tuple(rows),
-        f"The {_LABELS} likeliest have {covered[first]:.0%} of the probability at T = {first:g} "
-        f"and {covered[last]:.0%} at T = {last:g}: a hard label would tell a student of one.",
+        f"The {_LABELS} likeliest have, on average, {covered[first]:.1%} of the probability at "
+        f"T = {first:g} and {covered[last]:.1%} at T = {last:g}: a hard label would tell a student "
+        "of one.",
         Expectation(
             "the ratio of the first two at T is that at 1 to the power of 1 / T", worst < 1e-3
         ),

@@ -158,7 +158,7 @@ def learned_table(
         ("time of a decoded token, of the teacher's", 1.0, cost),
     )
     lost = float(scores.missing.mean())
-    notes = ["in brackets the 95 % interval, windows drawn again"]
+    notes = ["intervals are of 95%, windows drawn again"]
     if lost > 0 or not known.all():
         notes.append(
             f"the student has no score for some tokens, of which the teacher expects {lost:.2%}; "

@@ -141,9 +141,9 @@ def prefill_table(
         ),
         rows,
         f"A token of a prompt of {prompts[-1]:,} takes {1e3 * last.median / prompts[-1]:.2f} ms "
-        f"and a decoded one {1e3 * decode.median:.2f} ms: {apart.median:.1f} times apart. Time to "
-        f"first token grows from {1e3 * first.median:.0f} ms for {prompts[0]} tokens to "
-        f"{1e3 * last.median:,.0f} ms for {prompts[-1]:,}.",
+        f"and a decoded one {1e3 * decode.median:.2f} ms: {apart.median:.1f} times apart within a "
+        f"round. Time to first token grows from {1e3 * first.median:.0f} ms for {prompts[0]} "
+        f"tokens to {1e3 * last.median:,.0f} ms for {prompts[-1]:,}.",
         Expectation(
             "a token of a prompt is several times cheaper than a decoded one, and time to first "
             "token grows with the prompt",

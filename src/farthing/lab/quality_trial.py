@@ -85,7 +85,7 @@ class Trial:
         text = next(iter(self.copies.values())).measurement.text
         return (
             f"{text.scored_tokens:,} tokens of {text.name} scored, in {text.windows} windows of "
-            f"{text.window_tokens}; in brackets {LEVEL:.0%} intervals by bootstrap over windows"
+            f"{text.window_tokens}; {LEVEL:.0%} intervals by bootstrap over windows"
         )
 
 

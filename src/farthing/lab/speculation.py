@@ -125,7 +125,10 @@ def formula_table() -> Table:
         (
             Column("acceptance", spec=".1f"),
             Column("cost of a guess", spec=".2f"),
-            *(Column(f"with {length} guesses", spec=".2f") for length in LENGTHS),
+            *(
+                Column(f"with {length} guess{'es' if length > 1 else ''}", spec=".2f")
+                for length in LENGTHS
+            ),
             Column("best length, up to 16"),
         ),
         tuple(rows),

@@ -223,7 +223,7 @@ def agreement_table(
             "matrix least",
             (ranked[0], ranked[-1]) == ("INT8_ROW", "INT4_TENSOR") if len(ranked) > 1 else None,
         ),
-        notes=("in brackets the 95 % interval, windows drawn again", *notes),
+        notes=("intervals are of 95%, windows drawn again", *notes),
         plots=(Plot("points", "bits a weight", ("acceptance",), labels="copy in"),),
     )
 
@@ -255,13 +255,13 @@ def drawn_table(found: dict[str, Acceptances]) -> Table:
             Column("acceptance by Leviathan's rule", spec=".3f"),
         ),
         tuple(rows),
-        f"That a seed keeps its text costs {min(lost):.1%} to {max(lost):.1%} of guesses against "
-        "the rule that keeps the distribution alone.",
+        f"That a seed keeps its text costs from {min(lost):.1%} to {max(lost):.1%} of guesses "
+        "against the rule that keeps the distribution alone.",
         Expectation(
             "with shared noise between (1 - TV) / (1 + TV) and 1 - TV, by Leviathan's rule 1 - TV",
             inside,
         ),
-        notes=("in brackets the 95 % interval, windows drawn again",),
+        notes=("intervals are of 95%, windows drawn again",),
     )
 
 

@@ -180,11 +180,13 @@ def split_table(splits: Sequence[Split]) -> Table:
             *(Column(part, "ms", ",.3f") for part in _PARTS),
         ),
         rows,
-        f"Of a {prompts[0]}, {prompt[1]:.0%} is multiplying at this machine's ceiling and "
-        f"{prompt[0]:.0%} reading; of {singles[0]}, {single[0]:.0%} is reading and {single[1]:.0%} "
-        f"multiplying. Outside the stages passes at most {outside:.0%}.",
+        f"Of a {prompts[0]}, {prompt[1]:.0%} is multiplying at this machine's ceiling, "
+        f"{prompt[0]:.0%} reading and {prompt[2]:.0%} beyond both; of {singles[0]}, "
+        f"{single[0]:.0%} is reading, {single[1]:.0%} multiplying and {single[2]:.0%} beyond both. "
+        f"Outside the stages passes at most {outside:.0%}.",
         Expectation(
-            "a prompt is bound by multiplying, a decoded token by reading",
+            "a prompt needs more time for multiplying than for reading, a decoded token more for "
+            "reading",
             prompt[1] > prompt[0] and single[0] > single[1],
         ),
         notes=(
