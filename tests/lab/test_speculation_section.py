@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from farthing.lab.speculation import (
 )
 from farthing.lab.speculation_copies import softmax
 from farthing.lab.speculation_formula import speed_up
-from farthing.lab.speculation_gains import Outcome, Seen, predicted_gain
+from farthing.lab.speculation_gains import TURNS, Outcome, Seen, outcomes, predicted_gain
 from farthing.lab.speculation_passes import (
     acceptance_by_place,
     counted_tokens,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from farthing.core import StepPlan
+    from farthing.lab.speculation_prompts import Task
 
 
 def test_the_quoted_figures_are_in_the_table_exactly() -> None:
@@ -285,6 +287,46 @@ def test_a_prediction_that_is_off_in_every_round_is_contradicted(
     table = gains_table([gained((1.5, 1.5, 1.5), measured)])
     assert table.expectation is not None
     assert table.expectation.met is met
+
+
+class Scripted:
+    """Ways to decode that take a second, but in one turn of each round ten."""
+
+    def __init__(self) -> None:
+        self.decoded = 0
+        self.turn = 0
+
+    def decode(self, task: Task) -> Decoded:
+        self.decoded += 1
+        counts = DraftCounts()
+        slow = 10.0 if self.turn % TURNS == 2 and self.decoded % 3 == 2 else 1.0
+        passes = Counter({1: 9})
+        return Decoded((1,) * 10, slow, passes, 0.9, Counter(), 0.0, 0.01, 0.0, counts, counts)
+
+    @property
+    def turns(self) -> Any:
+        return SimpleNamespace(
+            plain=SimpleNamespace(
+                decode=self.decode, engine=SimpleNamespace(encode=lambda prompt: [1])
+            ),
+            always=SimpleNamespace(decode=self.decode),
+            auto=SimpleNamespace(decode=self.decode),
+            step_seconds=lambda *_: {1: 0.1},
+            guess_seconds=lambda *_: {},
+        )
+
+    def look(self) -> None:
+        self.turn += 1
+
+
+def test_what_slows_one_turn_spoils_no_round() -> None:
+    scripted = Scripted()
+    [task, *_] = own_tasks(None, 8)
+    said: list[str] = []
+    [found] = outcomes(scripted.turns, "w", [task], 3, said.append, scripted.look)
+    assert found.always.values == found.auto.values == (1.0,) * 3
+    assert scripted.turn == 3 * TURNS
+    assert said[-1].endswith("turn 3 of round 3 of 3")
 
 
 # --- all of it

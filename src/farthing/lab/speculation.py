@@ -10,7 +10,7 @@ from farthing.core import DoesNotFitError, FarthingError
 from farthing.engine.prompts import encode
 from farthing.lab.speculation_copies import measure_copies
 from farthing.lab.speculation_formula import REFERENCES, best_length, speed_up, tokens_per_pass
-from farthing.lab.speculation_gains import Outcome, outcomes, texts_of
+from farthing.lab.speculation_gains import TURNS, Outcome, outcomes, texts_of
 from farthing.lab.speculation_prompts import given_tasks, own_tasks
 from farthing.lab.speculation_turns import GUESSES, Turns
 from farthing.lab.table import Column, Expectation, Plot, Row, Skipped, Table
@@ -202,8 +202,9 @@ def gains_table(found: Sequence[Outcome]) -> Table:
         notes=(
             (
                 "predicted: for each pass that is made, a step of as many tokens behind as many "
-                "others, timed apart in the same round, and the host's time before one in a run "
-                "that was counted; off by: in the same round"
+                "others, timed apart in the same turn, and the host's time before one in a run "
+                f"that was counted; a round's figure is the median of {TURNS} turns; off by: in "
+                "the same round"
             ),
             "by the formula: from how often the guess at each place was right in that run",
             "not judged where a median is beyond a bound, and not every round is",

@@ -1,8 +1,10 @@
 """What guessing gains on this machine: foretold from its passes, and measured in turns with plain.
 
-Greedy or with a seed, a text takes the same passes each time: so they are counted once, and what
+Greedy or with a seed, a text takes the same passes each time: so they are counted before, and what
 they should take is foretold in each round from steps that are timed apart, just before the text is
-decoded both ways. What the host takes for a pass is known from the run that was counted. Beside it
+decoded both ways. A round is several short turns of all texts, of which each figure's median
+counts: what slows the machine for a moment spoils one turn and no round. What the host takes for a
+pass is known from the run that was counted, the middle one of as many. Beside it
 stands what the formula makes of that run: in which share of steps there is a guess, and how often
 the one at each place is right.
 """
@@ -10,6 +12,7 @@ the one at each place is right.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING
 
 from farthing.core import CheckFailedError
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
     from farthing.engine.verification import DraftCounts
     from farthing.lab.speculation_prompts import Task
     from farthing.lab.speculation_turns import Decoded, Turns, Way
+
+
+TURNS = 3
+"""Of each text in a round."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class Outcome:
 
 @dataclass
 class _Trial:
-    """A text on its way through the rounds: what was counted, then a value a round."""
+    """A text on its way through the rounds: what was counted, then a value a turn."""
 
     task: Task
     plain: Decoded
@@ -113,7 +120,10 @@ class _Trial:
             self.values.setdefault(name, []).append(value)
 
     def samples(self, name: str, *, paired: bool = True) -> Samples:
-        return Samples(tuple(self.values[name]), paired=paired)
+        """A value a round."""
+        found = self.values[name]
+        rounds = (found[at : at + TURNS] for at in range(0, len(found), TURNS))
+        return Samples(tuple(median(each) for each in rounds), paired=paired)
 
 
 def texts_of(engine: Engine, tasks: Iterable[Task]) -> list[tuple[list[int], int]]:
@@ -134,7 +144,7 @@ def outcomes(
     say: Callable[[str], None],
     look: Callable[[], None],
 ) -> list[Outcome]:
-    """Counts every task's passes, then foretells and measures each in each round.
+    """Counts every task's passes, then foretells and measures each in each turn of each round.
 
     `say` is told what comes next; `look` is called before each.
     """
@@ -143,18 +153,20 @@ def outcomes(
         say(f"{way}, {task.group}: its passes are counted")
         trials.append(_counted(turns, task))
     for number in range(1, rounds + 1):
-        for trial in trials:
-            say(f"{way}, {trial.task.group}, round {number} of {rounds}")
-            look()
-            _measure(turns, trial)
+        for turn in range(1, TURNS + 1):
+            for trial in trials:
+                say(f"{way}, {trial.task.group}, turn {turn} of round {number} of {rounds}")
+                look()
+                _measure(turns, trial)
     return [_outcome(way, trial) for trial in trials]
 
 
 def _counted(turns: Turns, task: Task) -> _Trial:
-    """Of the second time each: what is done for the first time takes longer."""
+    """Not of the first time each: what is done for the first time takes longer."""
     for each in (turns.plain, turns.always, turns.auto):
         each.decode(task)
-    plain, always = turns.plain.decode(task), turns.always.decode(task)
+    found = [(turns.plain.decode(task), turns.always.decode(task)) for _ in range(TURNS)]
+    plain, always = (_middle(each) for each in zip(*found, strict=True))
     _same(task, plain, always)
     seen = Seen.of(always.before, always.after, len(plain.tokens) - 1, always.in_guesses)
     context = len(turns.plain.engine.encode(task.prompt)) + len(plain.tokens) // 2
@@ -162,7 +174,7 @@ def _counted(turns: Turns, task: Task) -> _Trial:
 
 
 def _measure(turns: Turns, trial: _Trial) -> None:
-    """One round: steps apart, and then the text three times."""
+    """One turn: steps apart, and then the text three times."""
     counted, task = trial.always, trial.task
     steps = turns.step_seconds({1, *counted.passes}, trial.context, task.sampling)
     guesses = turns.guess_seconds({1, *counted.guesses}, trial.context)
@@ -215,6 +227,10 @@ def predicted_gain(
     guessing = at(steps, 1 + seen.length) + host_guessing + seen.length * seen.pass_seconds
     tokens = 1 - seen.share + seen.share * seen.tokens_a_pass
     return tokens * plain / ((1 - seen.share) * plain + seen.share * guessing)
+
+
+def _middle(found: Sequence[Decoded]) -> Decoded:
+    return sorted(found, key=lambda each: each.seconds)[len(found) // 2]
 
 
 def _alike(way: Way, task: Task, before: Decoded) -> Decoded:

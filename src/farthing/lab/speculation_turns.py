@@ -42,7 +42,7 @@ GUESSES = 4
 
 _AUTO_GUESSES = 8
 _LENGTHS = range(1, GUESSES + 2)
-_STEPS = 16
+_STEPS = 8
 """Of each length, to time them."""
 
 
