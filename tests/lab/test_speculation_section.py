@@ -29,7 +29,7 @@ from farthing.lab.speculation import (
     measure,
     references_table,
 )
-from farthing.lab.speculation_copies import softmax
+from farthing.lab.speculation_copies import Acceptances, drawn_table, softmax
 from farthing.lab.speculation_formula import speed_up
 from farthing.lab.speculation_gains import TURNS, Outcome, Seen, outcomes, predicted_gain
 from farthing.lab.speculation_passes import (
@@ -64,6 +64,23 @@ def test_the_table_of_the_formula_holds_what_the_formula_gives() -> None:
     lengths = [int(column.name.split()[1]) for column in table.columns[2:-1]]
     for acceptance, cost, *gains, _ in table.rows:
         assert gains == [speed_up(acceptance, length, cost) for length in lengths]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("variation", "met"), [(0.9996, True), (0.5, False)])
+def test_a_copy_that_is_never_right_contradicts_only_a_bound_that_it_would_have_met(
+    variation: float, met: bool
+) -> None:
+    """504 draws say nothing of a chance of one in 5,000."""
+    shape = (8, 63)
+    never = Acceptances(
+        np.zeros(shape, np.bool_),
+        np.zeros(shape, np.bool_),
+        np.full(shape, 1 - variation),
+        np.full(shape, variation),
+    )
+    expectation = drawn_table({"INT4_TENSOR": never}).expectation
+    assert expectation is not None
+    assert expectation.met is met
 
 
 # --- runs of right guesses

@@ -260,7 +260,7 @@ def levels_table(levels: dict[str, list[Levels]], reaches: list[float]) -> Table
         f"weight is {reaches[furthest]:.1f} out, they are {extreme.within[0]} and "
         f"{extreme.within[-1]}.",
         Expectation(
-            "ordinary weights, within one standard deviation, land on two or three levels of INT4",
+            "ordinary weights, within one standard deviation, land on at most three levels of INT4",
             ordinary <= 3,
         ),
         notes=(

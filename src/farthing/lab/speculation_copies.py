@@ -238,7 +238,9 @@ def drawn_table(found: dict[str, Acceptances]) -> Table:
         least, most = each.bounds
         shared = estimate(each.shared.mean(axis=1))
         ruled = estimate(each.ruled.mean(axis=1))
-        inside &= shared.high >= least and shared.low <= most
+        # Of what never happened in n draws a chance of 3 / n is possible (95 %).
+        unseen = 3 / each.shared.size
+        inside &= shared.high + unseen >= least and shared.low - unseen <= most
         inside &= ruled.low <= most <= ruled.high or abs(ruled.value - most) < 0.02
         rows.append((name, 1 - most, least, _interval(shared), most, _interval(ruled)))
     lost = [found[name].bounds[1] - float(found[name].shared.mean()) for name in ranked]
