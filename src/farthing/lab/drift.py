@@ -10,7 +10,7 @@ what differs within such a look is a small piece's own scatter, and is taken out
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import log, sqrt
 from statistics import NormalDist, fmean, geometric_mean, quantiles, variance
 from time import perf_counter
@@ -25,7 +25,7 @@ DEVIATIONS = 2.5
 """So many standard deviations are added to either side: two runs then still agree in 19 of 20
 figures where the machine moves as much between them again as within them."""
 
-FEWEST_LOOKS = 3
+FEWEST_LOOKS = 5
 """Of fewer nothing is concluded."""
 
 READINGS = 5
@@ -57,8 +57,10 @@ class Drift:
     """Standard deviations of logarithms, which are shares while they are small.
 
     `reading`, `multiplying` and `interpreting` are each kind of work's from one of the `looks` to
-    the others. `between` is that of one kind of work over another, of which the largest: how far a
-    ratio within a round moves over minutes. What differs within a look is no part of any.
+    the others, without what the scatter within looks makes of their means (analysis of variance).
+    `between` is that of one kind of work over another, of which the largest: how far a ratio within
+    a round moves over minutes. What differs from one look to the next already is no part of it,
+    since rounds show that themselves.
     """
 
     looks: int
@@ -97,34 +99,46 @@ class Drift:
 
 
 def drift_of(looks: Sequence[Look]) -> Drift:
-    """What all looks say."""
+    """What all looks say, in their order."""
     names = [field.name for field in fields(Reading)]
     if len(looks) < FEWEST_LOOKS:
         return Drift(len(looks), 0.0, 0.0, 0.0, 0.0)
     logs = {name: [[log(getattr(each, name)) for each in look] for look in looks] for name in names}
+    means = {name: [fmean(each) for each in logs[name]] for name in names}
     between = max(
-        _slow(
-            [
-                [over - under for over, under in zip(*pair, strict=True)]
-                for pair in zip(logs[one], logs[other], strict=True)
-            ]
-        )
+        _slowly([over - under for over, under in zip(means[one], means[other], strict=True)])
         for one, other in combinations(names, 2)
     )
-    return Drift(len(looks), between=between, **{name: _slow(logs[name]) for name in names})
+    own = {
+        name: fmean(variance(look) / len(look) if len(look) > 1 else 0.0 for look in logs[name])
+        for name in names
+    }
+    return Drift(
+        len(looks),
+        between=between,
+        **{name: _without(_spread(means[name]), own[name]) for name in names},
+    )
 
 
-def _slow(looks: Sequence[Sequence[float]]) -> float:
-    """The standard deviation of what moves from look to look, without what differs within one.
-
-    Of the means of looks the middle eight tenths are taken as those of a normal distribution, so
-    that a few moments of another's work do not count for the whole run; their scatter within a
-    look, which the means still have a part of, is taken out (analysis of variance, one way).
+def _spread(values: Sequence[float]) -> float:
+    """The standard deviation of a normal distribution with the same middle eight tenths: a few
+    moments of another's work do not count for the whole run.
     """
-    tenths = quantiles(map(fmean, looks), n=10)
-    total = (tenths[-1] - tenths[0]) / _TENTHS
-    own = fmean(variance(look) / len(look) if len(look) > 1 else 0.0 for look in looks)
-    return sqrt(max(0.0, total**2 - own))
+    tenths = quantiles(values, n=10)
+    return (tenths[-1] - tenths[0]) / _TENTHS
+
+
+def _slowly(means: Sequence[float]) -> float:
+    """The standard deviation that is left without what differs from one look to the next.
+
+    Half the variance of successive differences is that of what does (von Neumann 1941).
+    """
+    steps = [later - sooner for sooner, later in pairwise(means)]
+    return _without(_spread(means), _spread(steps) ** 2 / 2)
+
+
+def _without(deviation: float, own: float) -> float:
+    return sqrt(max(0.0, deviation**2 - own))
 
 
 class Gauge:
