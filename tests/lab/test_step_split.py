@@ -63,3 +63,9 @@ def test_the_table_says_what_a_prompt_and_a_token_are_bound_by() -> None:
     odd = split_table([split(prompt, 3, 1, 1, 0), split(token, 6, 1, 2, 1)])
     assert odd.expectation is not None
     assert odd.expectation.met is False
+
+
+def test_the_shares_that_are_told_add_up_though_rounds_differ() -> None:
+    uneven = Split(Point("p"), [(1.0, 2.0, 3.0, 4.0), (9.0, 1.0, 1.0, 1.0), (2.0, 8.0, 2.0, 0.0)])
+    assert sum(uneven.shares) == pytest.approx(1.0)
+    assert uneven.shares == pytest.approx([2 / 7, 2 / 7, 2 / 7, 1 / 7])

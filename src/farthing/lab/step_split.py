@@ -52,6 +52,12 @@ class Split:
         return [Samples(each, level=level) for each in zip(*self.rounds, strict=True)]
 
     @property
+    def shares(self) -> list[float]:
+        """Of each part, as the plot has them: of all parts together, by their medians."""
+        medians = [part.median for part in self.parts]
+        return [each / sum(medians) for each in medians]
+
+    @property
     def step(self) -> Samples:
         """Seconds of the whole."""
         return Samples(tuple(sum(each) for each in self.rounds))
@@ -163,10 +169,7 @@ def split_table(splits: Sequence[Split]) -> Table:
         )
         for split in splits
     )
-    shares = {
-        split.point.name: [part.median / split.step.median for part in split.parts]
-        for split in splits
-    }
+    shares = {split.point.name: split.shares for split in splits}
     prompts = [split.point.name for split in splits if split.point.prompt]
     singles = [split.point.name for split in splits if len(split.point.contexts) == 1]
     prompt, single = shares[prompts[0]], shares[singles[0]]
