@@ -20,6 +20,7 @@ from farthing.core import RequestError, SamplingParams
 from farthing.engine.draft_copy import stored_again
 from farthing.engine.prompts import encode
 from farthing.engine.verification import DraftCounts
+from farthing.lab.drift import Drift
 from farthing.lab.samples import Samples
 from farthing.lab.sections import measure_section
 from farthing.lab.speculation import (
@@ -284,6 +285,18 @@ def test_a_file_that_holds_no_prompts_is_refused(
         read_prompts(path)
 
 
+STEADY = Drift(9, 0.0, 0.0, 0.0, 0.0)
+
+
+def test_where_the_machine_moves_as_far_nothing_is_contradicted() -> None:
+    """The interval that is shown is the one that is judged."""
+    outcome = gained((1.5, 1.5, 1.5), (1.2, 1.22, 1.24))
+    table = gains_table([outcome], Drift(9, 0.1, 0.1, 0.1, 0.1))
+    assert table.expectation is not None
+    assert table.expectation.met is None
+    assert "0 are further off by all of their interval" in table.finding
+
+
 def gained(predicted: tuple[float, ...], measured: tuple[float, ...]) -> Outcome:
     one = Samples((1.0,) * 3)
     ratio = [Samples(each, paired=True) for each in (predicted, measured)]
@@ -294,14 +307,14 @@ def gained(predicted: tuple[float, ...], measured: tuple[float, ...]) -> Outcome
     ("measured", "met"),
     [
         ((1.45, 1.55, 1.4), True),
-        ((1.2, 1.25, 1.55), None),  # the median is beyond, not every round
-        ((1.2, 1.25, 1.3), False),
+        ((1.2, 1.25, 1.55), None),  # the median is beyond, not all of the interval
+        ((1.2, 1.22, 1.24), False),
     ],
 )
-def test_a_prediction_that_is_off_in_every_round_is_contradicted(
+def test_a_prediction_that_is_off_by_all_of_its_interval_is_contradicted(
     measured: tuple[float, ...], met: bool | None
 ) -> None:
-    table = gains_table([gained((1.5, 1.5, 1.5), measured)])
+    table = gains_table([gained((1.5, 1.5, 1.5), measured)], STEADY)
     assert table.expectation is not None
     assert table.expectation.met is met
 

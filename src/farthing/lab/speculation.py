@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from farthing.core import DoesNotFitError, FarthingError
 from farthing.engine.prompts import encode
+from farthing.lab.drift import drift_of
 from farthing.lab.speculation_copies import measure_copies
 from farthing.lab.speculation_formula import REFERENCES, best_length, speed_up, tokens_per_pass
 from farthing.lab.speculation_gains import TURNS, Outcome, outcomes, texts_of
@@ -20,6 +21,7 @@ from farthing.quality.texts import held_out_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from farthing.lab.drift import Drift
     from farthing.lab.speculation_prompts import Task
     from farthing.lab.subject import Subject
     from farthing.models.load import Model
@@ -69,7 +71,7 @@ def measure(subject: Subject) -> Iterator[Table | Skipped]:
                 found += _measured(turns, subject, way, tasks)
         except DoesNotFitError as error:
             skipped.append(Skipped(f"guesses by {way}", str(error)))
-    yield gains_table(found)
+    yield gains_table(found, drift_of(subject.gauge.taken))
     yield from skipped
 
 
@@ -137,8 +139,11 @@ def formula_table() -> Table:
     )
 
 
-def gains_table(found: Sequence[Outcome]) -> Table:
-    """Predicted beside measured, of every way to guess on every text."""
+def gains_table(found: Sequence[Outcome], drift: Drift) -> Table:
+    """Predicted beside measured, of every way to guess on every text.
+
+    What is judged are the intervals that are due where the machine moves by `drift`.
+    """
     rows: tuple[Row, ...] = tuple(
         (
             each.way,
@@ -163,8 +168,9 @@ def gains_table(found: Sequence[Outcome]) -> Table:
     )
     misses = [each.miss.median for each in found]
     close = sum(abs(miss) <= WITHIN for miss in misses)
-    beyond = sum(each.miss.low > WITHIN or each.miss.high < -WITHIN for each in found)
-    losing = sum(each.auto.high < _LEAST_GAIN for each in found)
+    intervals = [each.miss.widened(drift) for each in found]
+    beyond = sum(each.low > WITHIN or each.high < -WITHIN for each in intervals)
+    losing = sum(each.auto.widened(drift).high < _LEAST_GAIN for each in found)
     best = max(found, key=lambda each: each.auto.median)
     worst = min(found, key=lambda each: each.auto.median)
     return Table(
@@ -192,9 +198,10 @@ def gains_table(found: Sequence[Outcome]) -> Table:
         ),
         rows,
         f"{close} of {len(found)} predictions lie within {WITHIN:.0%} of what was measured, the "
-        f"worst is {max(misses, key=abs):+.0%} off; {beyond} are further off in every round. Left "
-        f"to itself the engine gains most on {best.task} ({best.way}, {best.auto.median:.2f} "
-        f"times) and least on {worst.task} ({worst.way}, {worst.auto.median:.2f}).",
+        f"worst is {max(misses, key=abs):+.0%} off; {beyond} are further off by all of their "
+        f"interval. Left to itself the engine gains most on {best.task} ({best.way}, "
+        f"{best.auto.median:.2f} times) and least on {worst.task} ({worst.way}, "
+        f"{worst.auto.median:.2f}).",
         Expectation(
             f"every prediction within {WITHIN:.0%}, and auto never under {_LEAST_GAIN} times plain",
             _judged(close == len(found) and worst.auto.median >= _LEAST_GAIN, beyond + losing),
@@ -207,7 +214,7 @@ def gains_table(found: Sequence[Outcome]) -> Table:
                 "the same round"
             ),
             "by the formula: from how often the guess at each place was right in that run",
-            "not judged where a median is beyond a bound, and not every round is",
+            "not judged where a median is beyond a bound, and its interval is not",
         ),
         plots=(Plot("points", "predicted gain", ("measured gain",), labels="text"),),
     )
