@@ -7,6 +7,7 @@ throughput is in such answers.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -91,8 +92,9 @@ class Served:
 class Users:
     """So many users who take the `lengths` (prompt, answer) in turn for so many seconds.
 
-    Whoever begins does so within the first `before` seconds, one after the other, and what ends in
-    them is not counted. `text` gives a prompt of about so many tokens that nobody else has.
+    Whoever begins does so at any moment of the first `before` seconds, the same for each `seed`,
+    and what ends in them is not counted: users who begin evenly would never meet, as `farthing
+    tune` says that they do. `text` gives a prompt of about so many tokens that nobody else has.
     """
 
     count: int
@@ -100,6 +102,7 @@ class Users:
     text: Callable[[int], str]
     before: float
     seconds: float
+    seed: int = 0
 
 
 def ask_in_turns(port: int, users: Users) -> Served:
@@ -112,9 +115,11 @@ async def _turns(port: int, users: Users) -> Served:
     began = time.perf_counter()
     end = began + users.before + users.seconds
     found: list[Answered] = []
+    draw = random.Random(users.seed)
+    starts = [draw.uniform(0, users.before) for _ in range(users.count)]
 
     async def user(number: int) -> None:
-        await asyncio.sleep(users.before * number / users.count)
+        await asyncio.sleep(starts[number])
         turn = number
         while time.perf_counter() < end:
             prompt, answer = users.lengths[turn % len(users.lengths)]

@@ -117,10 +117,12 @@ def side_by_side(
         for number in range(arguments.slices):
             # Each begins as often as the other.
             for name in (DEFAULTS, TUNED) if number % 2 == 0 else (TUNED, DEFAULTS):
-                found[name].append(slice_of(servers[name], arguments, text, arguments.seconds))
+                found[name].append(
+                    slice_of(servers[name], arguments, text, arguments.seconds, number)
+                )
         servers.pop(DEFAULTS).stop()
         if hold:
-            held = slice_of(servers[TUNED], arguments, text, hold)
+            held = slice_of(servers[TUNED], arguments, text, hold, 0)
     finally:
         cores.as_client()
         for server in servers.values():
@@ -133,12 +135,13 @@ def slice_of(
     arguments: argparse.Namespace,
     text: RealText,
     seconds: float,
+    seed: int,
 ) -> Served:
     lengths = [(arguments.prompt_tokens, arguments.output_tokens)]
     server.go_on()
     neighbours = Neighbours(server.pid)
     try:
-        users = Users(arguments.users, lengths, text.text, arguments.before, seconds)
+        users = Users(arguments.users, lengths, text.text, arguments.before, seconds, seed)
         served = ask_in_turns(server.port, users)
         served.others = neighbours.share()
         return served

@@ -18,6 +18,7 @@ from farthing.lab.tune_choose import (
     Forecast,
     Setting,
     Usual,
+    _jobs,
     choose,
     forecast_of,
     quantile,
@@ -284,6 +285,34 @@ def test_steps_that_vary_make_the_slowest_slower_and_the_same_by_the_same_seed()
     assert forecast_of(twice, load, 4, 128).throughput == pytest.approx(
         forecast_of(steady, load, 4, 128).throughput / 2, rel=0.05
     )
+
+
+def test_a_machine_is_slow_for_as_long_as_it_was_when_it_was_measured() -> None:
+    """Slow and fast by turns of a sample, an answer has as much of both; slow for the time of many
+    samples, some answers are slow from end to end.
+    """
+    load = Load(1, ((1, 81),))
+    steady = Candidate("one", Linear(step=0.009, token=0.001, position=0.0), 1)
+    alternating = replace(steady, spread=(0.5, 1.5) * 40)
+    lasting = replace(steady, spread=(0.5,) * 40 + (1.5,) * 40)
+    assert forecast_of(steady, load, 1, 32).tpot == pytest.approx(0.01)
+    assert forecast_of(alternating, load, 1, 32).tpot == pytest.approx(0.01, rel=0.05)
+    assert forecast_of(lasting, load, 1, 32).tpot == pytest.approx(0.015, rel=0.01)
+    assert forecast_of(alternating, load, 1, 32).throughput == pytest.approx(100, rel=0.05)
+
+
+@pytest.mark.parametrize("prompt", [1, 400])
+def test_users_begin_within_the_time_in_which_each_has_an_answer(prompt: int) -> None:
+    """With prompts, which all wait for, that is far longer than the steps of an answer."""
+    load, candidate = Load(4, ((prompt, 20),)), Candidate("one", Linear(), 4)
+    begun = [job.arrival for seed in range(50) for job in _jobs(load, candidate, 4, seed)[:4]]
+    count = 60
+    jobs = [Job(prompt, 20, arrival) for arrival in begun[:4]]
+    outcome = simulate(
+        [*jobs, *[Job(prompt, 20)] * count], Linear(), slots=4, users=4, latency_target=None
+    )
+    turn = outcome.seconds / (count + 4) * 4
+    assert max(begun) == pytest.approx(turn, rel=0.15)
 
 
 def test_users_whose_requests_meet_wait_for_one_another(whole_simulations: None) -> None:

@@ -25,6 +25,7 @@ from farthing.lab.tune_rounds import (
     beaten,
     half_width,
     median_interval,
+    spread,
     uncertainty,
 )
 
@@ -160,6 +161,11 @@ def test_what_slows_some_samples_does_not_beat_an_engine() -> None:
 def test_uncertainty_is_half_the_interval_in_the_mean() -> None:
     samples = Samples({SMALL: [1.0, 1.0, 1.0], LARGE: [8.0, 10.0, 12.0]})
     assert uncertainty(samples) == pytest.approx((0.0 + 0.2) / 2)
+
+
+def test_what_a_machine_makes_of_equal_steps_is_told_in_the_order_it_was_measured_in() -> None:
+    samples = Samples({SMALL: [1.0, 2.0, 1.0], LARGE: [10.0, 20.0, 8.0, 10.0]})
+    assert spread(samples) == (1.0, 1.0, 2.0, 2.0, 1.0, 0.8, 1.0)
 
 
 def test_probes_are_the_smallest_and_largest_batch_and_the_longest_chunk() -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from farthing.engine.cost import StepShape
 from farthing.engine.simulate import Clock, Job, simulate
 from farthing.lab.tune_points import CHUNKS, Load
+from farthing.lab.tune_rounds import SAMPLE_SECONDS
 from farthing.plan.grid import largest
 from farthing.plan.profile import ServerWork
 
@@ -48,8 +49,9 @@ _ALIKE = 0.02
 class Candidate:
     """An engine that may be chosen: what its steps cost, and for how many texts it has memory.
 
-    A step takes its cost times one of `spread`, which are measured times over their median. The
-    `server` before it bears on its steps unless it has a `core_of_its_own`.
+    A step takes its cost times what the machine made of it: `spread` are measured times over their
+    median, in the order they were measured in. The `server` before it bears on its steps unless it
+    has a `core_of_its_own`.
     """
 
     name: str
@@ -61,11 +63,22 @@ class Candidate:
     core_of_its_own: bool = False
 
     def varied(self, seed: int) -> CostOfStep:
-        """The cost as a machine has it, by chance, but the same for each seed."""
-        if len(self.spread) == 1:
-            return lambda shape: self.cost(shape) * self.spread[0]
-        draw = random.Random(seed)
-        return lambda shape: self.cost(shape) * draw.choice(self.spread)
+        """The cost as a machine has it: slow for a while, not from step to step.
+
+        The spread from any place on, the same for each seed; each share of it for as many steps as
+        it was measured by.
+        """
+        place = random.Random(seed).random() * len(self.spread)
+        work = 0.0
+
+        def cost(shape: StepShape) -> float:
+            nonlocal work
+            seconds = self.cost(shape)
+            at = int(place + work / SAMPLE_SECONDS) % len(self.spread)
+            work += seconds
+            return seconds * self.spread[at]
+
+        return cost
 
 
 @dataclass(frozen=True)
@@ -283,15 +296,21 @@ def _simulated(candidate: Candidate, load: Load, setting: Setting, running: int)
 
 
 def _jobs(load: Load, candidate: Candidate, slots: int, seed: int) -> list[Job]:
-    """What the users ask for, in order; their first requests come within the time of one."""
+    """What the users ask for, in order; their first requests come within the time in which each
+    has one: shorter, and all would meet more often than users do who begin at any moment.
+    """
     users = load.users
     draw = random.Random(seed)
     count = max(users, _LEAST_JOBS) + 2 * users
     lengths = draw.choices(load.lengths, k=count)
     writing = min(users, slots)
     positions = writing * load.context
-    step = candidate.cost(StepShape(writing, writing, positions, positions))
-    arrivals = sorted(draw.uniform(0, load.answer * step) for _ in range(users))
+    shape = StepShape(writing, writing, positions, positions)
+    step = candidate.cost(shape)
+    chunk = max(1, min(load.prompt, candidate.step_tokens - writing))
+    read = max(0.0, candidate.cost(shape.joined(load.prompt // 2, chunk, 1)) - step)
+    turn = users * (load.answer * step / writing + load.prompt * read / chunk)
+    arrivals = sorted(draw.uniform(0, turn) for _ in range(users))
     return [
         Job(prompt, answer, arrivals[number] if number < users else 0.0)
         for number, (prompt, answer) in enumerate(lengths)

@@ -31,7 +31,7 @@ LEAST_ROUNDS = 3
 """Whatever the time."""
 
 _MOST_ROUNDS = 101
-_SAMPLE_SECONDS = 0.04
+SAMPLE_SECONDS = 0.04
 """A sample is of as many steps as take so long, or of one."""
 
 _LONG_SECONDS = 0.2
@@ -102,12 +102,12 @@ def uncertainty(samples: Samples) -> float:
 
 
 def spread(samples: Samples) -> tuple[float, ...]:
-    """Every measured time over the median of its step's: what a machine makes of equal steps."""
-    found = []
-    for values in samples.seconds.values():
-        middle = median(values)
-        found += [each / middle for each in values]
-    return tuple(found)
+    """Every measured time over the median of its step's, round after round as they were measured:
+    what a machine makes of equal steps, and for how long.
+    """
+    shares = [[each / median(values) for each in values] for values in samples.seconds.values()]
+    rounds = max(map(len, shares))
+    return tuple(each[at] for at in range(rounds) for each in shares if at < len(each))
 
 
 class Rounds:
@@ -172,7 +172,7 @@ class Rounds:
         if key not in self._times:
             # The first one finds nothing in the processor's caches, which a long one hardly feels.
             alone = engine.seconds(step, 1)
-            self._times[key] = max(1, round(_SAMPLE_SECONDS / alone))
+            self._times[key] = max(1, round(SAMPLE_SECONDS / alone))
             if alone >= _LONG_SECONDS:
                 return alone
         return engine.seconds(step, self._times[key]) / self._times[key]
