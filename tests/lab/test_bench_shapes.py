@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from farthing.core import ActivationMode
 from farthing.lab.bench_points import Measured
-from farthing.lab.bench_shapes import GAIN, find_knee, gains, knee_index, slowdowns
+from farthing.lab.bench_shapes import (
+    GAIN,
+    find_knee,
+    gains,
+    knee_index,
+    knee_words,
+    slowdowns,
+)
 from farthing.plan.cost import Cost
 
 INT8 = ActivationMode.INT8
@@ -83,6 +92,42 @@ def test_a_sweep_that_still_pays_has_no_knee() -> None:
     assert knee.gain == pytest.approx(1.0)
     assert knee.cause == "memory"
     assert knee.predicted == pytest.approx(10_000)
+
+
+@pytest.mark.parametrize(
+    ("noise", "within", "words"),
+    [
+        (0.01, (8, 8), "a batch of 8, because of arithmetic: the next doubling adds 0%"),
+        (
+            0.12,
+            (8, None),
+            "between a batch of 8 and more than 64: the measured intervals leave it open",
+        ),
+        (
+            0.3,
+            (1, None),
+            "between a batch of 1 and more than 64: the measured intervals leave it open",
+        ),
+    ],
+)
+def test_a_knee_is_as_sure_as_the_rounds_are(
+    noise: float, within: tuple[int | None, int | None], words: str
+) -> None:
+    """Of 3 rounds the medians are the same however noisy the others, and so would the knee be."""
+    noisy = [
+        replace(
+            each,
+            seconds=(each.seconds[0] / (1 + noise), each.seconds[0], each.seconds[0] * (1 + noise)),
+            memory_seconds=each.memory_seconds * 3,
+            arithmetic_seconds=each.arithmetic_seconds * 3,
+        )
+        for each in batch(POWERS)
+    ]
+    knee = find_knee(noisy, READ, PEAK)
+    assert knee is not None
+    assert knee.within == within
+    assert (knee.sequences, knee.cause) == ((8, "arithmetic") if knee.known else (None, None))
+    assert knee_words(knee, 64) == words
 
 
 def test_one_point_has_no_shape() -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from farthing.lab.bench import DECODE_TOKENS
-from farthing.lab.bench_shapes import DEFINITION, gains, slowdowns
+from farthing.lab.bench_shapes import DEFINITION, gains, knee_words, slowdowns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -122,7 +122,7 @@ def print_tables(bench: Bench) -> None:
             ]
         write_table(_sweep("sequences", result.batch, columns))
     if result.knee is not None:
-        print(_knee(result.knee))
+        print(_knee(result.knee, result.batch[-1].point))
     if result.ops:
         print(
             "\ntime by kind of operation: milliseconds, share of the step, share of the nearer "
@@ -225,23 +225,13 @@ def _operation(op: OpTime | None) -> tuple[str, str, str]:
     return f"{1e3 * op.seconds:,.3f}", f"{op.share:.0%}", f"{nearer:.0%} {letter}" if nearer else ""
 
 
-def _knee(knee: Knee) -> str:
+def _knee(knee: Knee, last: int) -> str:
     predicted = (
         "the ceilings alone put it nowhere: the caches take longer to read than to multiply"
         if knee.predicted is None
         else f"the ceilings alone put it at {knee.predicted:.1f}"
     )
-    if knee.sequences is None:
-        found = (
-            f"knee: not reached, the last doubling still adds {knee.gain:.0%}; {knee.cause} is the "
-            "nearer ceiling there"
-        )
-    else:
-        found = (
-            f"knee: {knee.sequences} sequences, because of {knee.cause}: "
-            f"the next doubling adds {knee.gain:.0%}"
-        )
-    return f"{found}; {predicted}\n  ({DEFINITION})"
+    return f"knee: {knee_words(knee, last)}; {predicted}\n  ({DEFINITION})"
 
 
 def _python(share: PythonShare) -> str:

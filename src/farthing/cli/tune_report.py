@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from farthing.lab.bench_shapes import DEFINITION
+from farthing.lab.bench_shapes import DEFINITION, knee_place
 from farthing.lab.tune_choose import QUANTILE
 from farthing.lab.tune_points import batches, probes
 from farthing.lab.tune_rounds import NARROW
@@ -246,17 +246,13 @@ def _knee(report: Report) -> str:
     last = curve.points[-1].batch
     short = last < batches(report.wish.load.users)[-1]
     memory = "; there is no memory to measure larger ones" if short else ""
-    if curve.cause is None:
-        if curve.contradictions:
-            return f"knee: not known, nor its cause, by times that do not fit together{memory}"
-        least, most = curve.knee_within
-        until = f"and one of {most:,}" if most is not None else f"and more than {last:,}"
-        found = f"between a batch of {least:,} {until}: the measured intervals leave it open"
-        return f"knee: {found} ({DEFINITION}){memory}"
-    if curve.knee is None:
-        found = f"not reached up to a batch of {last:,}; {curve.cause} is the most of a step"
-        return f"knee: {found}{memory}"
-    found = f"a batch of {curve.knee:,}, because of {curve.cause}"
+    if curve.contradictions:
+        return f"knee: not known, nor its cause, by times that do not fit together{memory}"
+    found = knee_place(curve.knee_within, last)
+    if curve.knee is not None:
+        found += f", because of {curve.cause}"
+    elif curve.cause is not None:
+        return f"knee: {found}; {curve.cause} is the most of a step{memory}"
     return f"knee: {found} ({DEFINITION}){memory}"
 
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from farthing.engine.simulate import Batching, Clock
 from farthing.lab.batching_gains import PAIR_LATENCY, PAIR_THROUGHPUT
-from farthing.lab.bench_shapes import DEFINITION, gains, knee_index
+from farthing.lab.bench_shapes import DEFINITION, gains, knee_words
 from farthing.lab.samples import Interval, Samples
 from farthing.lab.table import Column, Expectation, Plot, Row, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from farthing.engine.simulate import Outcome
     from farthing.lab.batching_gains import Arrivals, Gain, GainSpread, Moves
@@ -55,27 +54,15 @@ def curve_table(result: BenchResult) -> Table:
         for at, (each, spent) in enumerate(zip(batch, seconds, strict=True))
     )
     knee = result.knee
-    points = [each.point for each in batch]
-    rounds = {
-        knee_index(gains(points, rates))
-        for rates in zip(*(speed.values for speed in speeds), strict=True)
-    }
     first, last = batch[0], batch[-1]
     grown = last.tokens_per_second / first.tokens_per_second
     waited = last.step_seconds / first.step_seconds
     if knee is None:
         found = "One point makes no curve."
-    elif knee.sequences is None:
-        found = (
-            f"No knee up to {last.point} sequences: the last doubling still adds "
-            f"{added[-1].median:.0f}%; {knee.cause} is the nearer ceiling{_apart(points, rounds)}."
-        )
     else:
-        found = (
-            f"The knee is at {knee.sequences} sequences, because of {knee.cause}: the next "
-            f"doubling adds {added[points.index(knee.sequences)].median:.0f}%"
-            f"{_apart(points, rounds)}."
-        )
+        at = -1 if knee.sequences is None else [m.point for m in batch].index(knee.sequences)
+        shown = replace(knee, gain=added[at].median / 100)
+        found = f"The knee is {knee_words(shown, last.point)}."
     marks = ((float(knee.sequences), "knee"),) if knee and knee.sequences else ()
     return Table(
         "curve",
@@ -93,7 +80,7 @@ def curve_table(result: BenchResult) -> Table:
         f"one's wait {waited:.2f} times. {found}",
         Expectation(
             "throughput grows more than the wait at first, and there is a knee",
-            _is_as_expected(added[0].median, rounds) if added else None,
+            None if knee is None else _as_expected(added[0].median, knee.within),
         ),
         notes=(f"the knee is {DEFINITION}", "reading and multiplying: at this machine's ceilings"),
         plots=(
@@ -109,24 +96,14 @@ def curve_table(result: BenchResult) -> Table:
     )
 
 
-def _apart(points: Sequence[int], knees: AbstractSet[int | None]) -> str:
-    """What single rounds say of the knee, by its index, where they do not agree."""
-    if len(knees) < 2:
-        return ""
-    found = [str(points[at]) for at in sorted(at for at in knees if at is not None)]
-    if None in knees:
-        found.append(f"beyond {points[-1]}")
-    return f"; single rounds have it at {' or '.join(found)}"
-
-
-def _is_as_expected(first: float, knees: AbstractSet[int | None]) -> bool | None:
+def _as_expected(first: float, within: tuple[int | None, int | None]) -> bool | None:
     """A doubling that adds s % makes throughput 1 + s / 100 times, and the wait 2 over that.
 
-    Not judged where rounds differ in whether there is a knee.
+    None where the intervals leave open whether there is a knee.
     """
-    if (1 + first / 100) ** 2 <= 2 or knees == {None}:
+    if (1 + first / 100) ** 2 <= 2 or within == (None, None):
         return False
-    return None if None in knees else True
+    return None if within[1] is None else True
 
 
 def _added(batch: Sequence[Measured], speeds: Sequence[Samples], at: int) -> Samples:

@@ -7,6 +7,8 @@ from itertools import pairwise
 from math import log2
 from typing import TYPE_CHECKING
 
+from farthing.lab.tune_rounds import median_interval
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -25,17 +27,25 @@ DEFINITION = (
 class Knee:
     """Where the knee is and why.
 
-    `sequences` is None where the last doubling measured still pays. `gain` is what a doubling adds
-    after the knee, or, without one, at the end. `cause` is the ceiling that the first step past the
-    knee (without one, the last) comes nearer to: "memory" or "arithmetic". `predicted` is where the
-    ceilings alone put it: the number of sequences whose products take as long as reading the
-    weights and the sequences' caches; None where the caches take longer than the products.
+    `within` are the least and the most sequences that it may be at by the intervals of the medians,
+    None for past the last point. Where they are one, that is `sequences`, and `cause` the ceiling
+    that the first step past the knee (without one, the last) comes nearer to: "memory" or
+    "arithmetic"; else both are None. `gain` is what a doubling adds after the knee, or, where none
+    is known, at the end. `predicted` is where the ceilings alone put it: the number of sequences
+    whose products take as long as reading the weights and the sequences' caches; None where the
+    caches take longer than the products.
     """
 
     sequences: int | None
     gain: float
-    cause: str
+    cause: str | None
     predicted: float | None
+    within: tuple[int | None, int | None]
+
+    @property
+    def known(self) -> bool:
+        """Whether the intervals leave one place for it, or none."""
+        return self.within[0] == self.within[1]
 
 
 @dataclass(frozen=True)
@@ -102,18 +112,48 @@ def find_knee(
     """The knee of a sweep over rising numbers of sequences; None for fewer than two points."""
     if len(batch) < 2:
         return None
-    found = gains([each.point for each in batch], [each.tokens_per_second for each in batch])
-    index = knee_index(found)
+    points = [each.point for each in batch]
+    found = gains(points, [each.tokens_per_second for each in batch])
+    intervals = [median_interval(each.seconds) for each in batch]
+    possible = possible_knees(points, *map(list, zip(*intervals, strict=True)))
+    least, most = (None if at is None else points[at] for at in possible)
+    index = knee_index(found) if least == most else None
     after = batch[-1] if index is None else batch[index + 1]
     weights = after.cost.weight_bytes / bytes_per_second
     cache = after.cost.cache_bytes / bytes_per_second
     spare = (after.cost.arithmetic_seconds(products_per_second) - cache) / after.point
+    nearer = "memory" if after.memory_share > after.arithmetic_share else "arithmetic"
     return Knee(
-        None if index is None else batch[index].point,
+        least if least == most else None,
         found[-1] if index is None else found[index],
-        "memory" if after.memory_share > after.arithmetic_share else "arithmetic",
+        nearer if least == most else None,
         weights / spare if spare > 0 else None,
+        (least, most),
     )
+
+
+def knee_place(within: tuple[int | None, int | None], last: int) -> str:
+    """For people: where the knee of a sweep up to `last` sequences is, or may be."""
+    least, most = within
+    if least is None:
+        return f"not reached up to a batch of {last:,}"
+    if least == most:
+        return f"a batch of {least:,}"
+    until = f"more than {last:,}" if most is None else f"one of {most:,}"
+    return f"between a batch of {least:,} and {until}: the measured intervals leave it open"
+
+
+def knee_words(knee: Knee, last: int) -> str:
+    """`knee_place`, with the cause and what the next doubling adds as far as they are known."""
+    place = knee_place(knee.within, last)
+    if not knee.known:
+        return place
+    if knee.sequences is None:
+        return (
+            f"{place}: the last doubling still adds {knee.gain:.0%}; {knee.cause} is the nearer "
+            "ceiling there"
+        )
+    return f"{place}, because of {knee.cause}: the next doubling adds {knee.gain:.0%}"
 
 
 def slowdowns(decode: Sequence[Measured]) -> list[Slowdown]:
