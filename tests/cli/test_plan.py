@@ -118,16 +118,24 @@ def test_json_has_the_stable_names(model: str, capsys: pytest.CaptureFixture[str
     assert sum(shown["sum"]["groups"].values()) == shown["sum"]["total_bytes"]
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--kv-dtype", "int8", "--threads", "1"],
+        ["--activations", "fp32"],
+        ["--speculate", "off", "--threads", "1", "--activations", "bf16"],
+    ],
+)
 def test_a_model_is_planned_as_it_would_be_served(
-    model: str, capsys: pytest.CaptureFixture[str]
+    model: str, flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same sum as serve --check's, and the flags that ask for it."""
-    flags = ["--context", "512", "--kv-dtype", "int8", "--threads", "1"]
+    flags = ["--context", "512", *flags]
     _, shown = planned(capsys, model, *flags, "--users", "9", *NO_SPEED)
     assert main(["plan", model, *flags, "--users", "9", *NO_SPEED]) == 0
     line = capsys.readouterr().out.rstrip().splitlines()[-1].split()
     assert line[:3] == ["farthing", "serve", model]
-    assert main([*line[1:], "--threads", "1", "--check", "--json"]) == 0
+    assert main([*line[1:], "--check", "--json"]) == 0
     checked = json.loads(capsys.readouterr().out)
     (cell,) = shown["cells"]
     assert checked["needed_bytes"] == cell["needed_bytes"]
@@ -358,6 +366,11 @@ def test_the_plot_is_a_picture_with_a_line_for_each_precision(
         ([*SEVEN[:1], "nan", *SEVEN[2:]], "argument --params: must be a whole number such as"),
         ([*SEVEN, "--weights", "stored"], "--weights stored needs the model itself"),
         ([*SEVEN, "--heads", "12"], "cannot share --kv-heads 8 evenly"),
+        (
+            [*SEVEN[:-1], "100", "--kv-dtype", "int4-keys"],
+            "a int4-keys cache cannot hold this model's heads of 100 dimensions: use --kv-dtype",
+        ),
+        ([*SEVEN[:-1], "65"], "a bf16 cache cannot hold this model's heads of 65 dimensions"),
         (["no-such-model"], "no model of the catalog"),
         (["missing.gguf"], "there is no file missing.gguf"),
     ],
@@ -512,7 +525,7 @@ def test_more_threads_than_cores_are_warned_of_unless_the_machine_is_another(
 
 
 def test_silly_numbers_end_in_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    huge = ["--params", "1e14", "--layers", "1000000", "--kv-heads", "1000000"]
-    asked = [*huge, "--head-dim", "7", "--memory", "1B", *RATES, "--context", "2000000000"]
+    huge = ["--params", "1e14", "--layers", "1000000", "--kv-heads", "500000"]
+    asked = [*huge, "--head-dim", "8", "--memory", "1B", *RATES, "--context", "2000000000"]
     assert main(["plan", *asked, "--users", "1000000000"]) == 1
     assert "it does not fit" in capsys.readouterr().out

@@ -83,6 +83,27 @@ def test_the_old_file_is_there_until_the_new_one_is_whole(tmp_path: Path) -> Non
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize(
+    ("private", "before", "after"),
+    [(True, None, 0o600), (True, 0o640, 0o600), (False, None, 0o644), (False, 0o640, 0o640)],
+)
+def test_who_may_read_a_file_is_its_owner_or_whoever_could(
+    tmp_path: Path, private: bool, before: int | None, after: int
+) -> None:
+    path = tmp_path / "file"
+    if before is not None:
+        path.write_text("old")
+        path.chmod(before)
+    mask = os.umask(0o022)
+    try:
+        with replacing(path, private=private) as file:
+            file.write(b"new")
+    finally:
+        os.umask(mask)
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == after
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, FarthingError])
 def test_a_failure_leaves_the_old_file_and_no_other(
     tmp_path: Path, error: type[BaseException]

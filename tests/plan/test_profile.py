@@ -110,7 +110,7 @@ def test_a_profile_under_anothers_name_is_refused(folder: Path) -> None:
     path.rename(folder / other.file_name)
     found, why = find_profile(other)
     assert found is None
-    assert "is of something else" in why
+    assert "was measured with cpu A processor, not another): farthing bench" in why
 
 
 def _broken(change: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 from farthing.cli.lab_report import print_expectations, print_report
@@ -24,9 +23,8 @@ def write_page(report: Report, path: Path) -> None:
     """The report as a page; raises `FarthingError` where it cannot be written."""
     from farthing.lab.report.page import render
 
-    with replacing(path) as file:
+    with replacing(path, private=False) as file:
         file.write(render(report).encode("utf-8"))
-        os.fchmod(file.fileno(), 0o666 & ~_umask())
     say(f"the report is {path}")
 
 
@@ -94,9 +92,3 @@ def _tell(outcome: Section | Failure, pace: Pace) -> None:
         return
     skipped = "".join(f"; skipped {each.what}: {each.reason}" for each in outcome.skipped)
     say(f"{outcome.name}: {outcome.seconds:.0f} s{skipped}{more}")
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from farthing.cli.config import DEFAULT_SOURCE
 from farthing.cli.plan_options import configure as _configure
 from farthing.cli.plan_options import listed
 from farthing.cli.plan_question import (
@@ -37,8 +38,9 @@ configure = _configure
 
 @dataclass(frozen=True)
 class Answer:
-    """Everything there is to tell. `nearest` is filled where nothing fits; `speculate` is what was
-    typed; `remarks` are sentences on what was planned otherwise than asked.
+    """Everything there is to tell. `nearest` is filled where nothing fits; `served_with` are the
+    flags with which a server allocates what was planned; `remarks` are sentences on what was
+    planned otherwise than asked.
     """
 
     asked: Asked
@@ -50,7 +52,7 @@ class Answer:
     room_source: str
     nearest: list[Nearest]
     reachable: str
-    speculate: str | None
+    served_with: tuple[str, ...]
     remarks: tuple[str, ...]
 
 
@@ -129,9 +131,18 @@ def _answer(arguments: argparse.Namespace) -> Answer:
         source,
         nearest,
         reachable,
-        arguments.speculate if arguments.sources.get("speculate") == "--speculate" else None,
+        _served_with(arguments),
         remarks,
     )
+
+
+def _served_with(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """What was given of the flags that `serve` has too, and that change what it allocates."""
+    flags: list[str] = []
+    for name in ("threads", "activations", "speculate"):
+        if arguments.sources.get(name, DEFAULT_SOURCE) != DEFAULT_SOURCE:
+            flags += [f"--{name}", str(getattr(arguments, name))]
+    return tuple(flags)
 
 
 def _subjects(

@@ -52,7 +52,7 @@ def plot_file(name: str, lengths: str | None) -> Path:
 
 def write_frontier(answer: Answer, path: Path) -> None:
     """Writes an SVG file. Raises `FarthingError` where it cannot be written."""
-    with replacing(path) as file:
+    with replacing(path, private=False) as file:
         file.write(frontier(answer).encode())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -251,14 +252,10 @@ def _advice(answer: Answer) -> list[str]:
     cell = max(best, key=lambda each: (each.users, each.context))
     if answer.asked.model is None or answer.question.users is None or cell.weights != "stored":
         return []
-    guessing = "" if answer.speculate is None else f" --speculate {answer.speculate}"
-    return [
-        f"to serve that with {_called(cell)}:",
-        (
-            f"  farthing serve {answer.asked.name} --context {cell.context} --slots {cell.users} "
-            f"--cache-tokens {cell.needed_tokens} --kv-dtype {cell.kv_dtype}{guessing}"
-        ),
-    ]
+    words = ["farthing", "serve", answer.asked.name, "--context", str(cell.context)]
+    words += ["--slots", str(cell.users), "--cache-tokens", str(cell.needed_tokens)]
+    words += ["--kv-dtype", cell.kv_dtype, *answer.served_with]
+    return [f"to serve that with {_called(cell)}:", f"  {shlex.join(words)}"]
 
 
 def _called(cell: Cell) -> str:

@@ -89,11 +89,8 @@ def write_file(path: Path, text: str) -> None:
 
     Raises `FarthingError` where it cannot be written.
     """
-    target = path.resolve()
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-    with replacing(target) as file:
+    with replacing(path.resolve(), private=False) as file:
         file.write(text.encode())
-        os.fchmod(file.fileno(), mode)
 
 
 def _parsed(text: str, where: str) -> dict[str, Any]:

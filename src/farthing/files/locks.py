@@ -33,14 +33,14 @@ def is_at(file: BinaryIO | int, path: Path) -> bool:
         return False
 
 
-def take(path: Path, busy: FarthingError | Callable[[], object]) -> BinaryIO:
-    """Opens the file, made where there is none and never through a link, with its lock.
+def take(path: Path, busy: FarthingError | Callable[[], object], mode: int = 0o600) -> BinaryIO:
+    """Opens the file, made with `mode` where there is none and never through a link, with its lock.
 
     The lock is held until the file is closed. Where another process has it, `busy` is raised, if it
     is an error; else it is called, and the lock waited for. Raises `OSError`.
     """
     while True:
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b")
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, mode), "r+b")
         try:
             if not try_lock(file):
                 if isinstance(busy, FarthingError):
@@ -57,9 +57,11 @@ def take(path: Path, busy: FarthingError | Callable[[], object]) -> BinaryIO:
 
 
 @contextmanager
-def locked(path: Path, busy: FarthingError | Callable[[], object]) -> Iterator[BinaryIO]:
+def locked(
+    path: Path, busy: FarthingError | Callable[[], object], mode: int = 0o600
+) -> Iterator[BinaryIO]:
     """As `take`, while the block runs."""
-    with take(path, busy) as file:
+    with take(path, busy, mode) as file:
         try:
             yield file
         finally:

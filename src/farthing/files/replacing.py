@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Gives an empty file, readable by its owner only, which then takes the place of `path`.
+def replacing(path: Path, *, private: bool = True) -> Iterator[BinaryIO]:
+    """Gives an empty file, which then takes the place of `path`.
+
+    A `private` one is its owner's only; another may be read by whoever could read `path`, or any
+    new file of this process.
 
     It is on disk by then. When the block fails or is interrupted, `path` is as it was and nothing
     of the new file remains; a process that is killed leaves `.<name>.partial`, which the next one
@@ -27,10 +30,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
-        with locked(partial, lambda: None) as file:
+        with locked(partial, lambda: None, 0o600 if private else 0o666) as file:
             try:
                 file.truncate()
-                os.fchmod(file.fileno(), 0o600)
+                if private:
+                    os.fchmod(file.fileno(), 0o600)
+                elif path.exists():
+                    os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

@@ -290,11 +290,7 @@ def bytes_per_token(program: Program, kv_dtype: KVDtype) -> int:
 
 def kv_dtypes(program: Program) -> tuple[KVDtype, ...]:
     """The caches that can hold the heads of this model."""
-    return tuple(
-        kv_dtype
-        for kv_dtype in KVDtype
-        if all(packed.holds_heads(kv_dtype, layer.head_dim) for layer in program.cache)
-    )
+    return packed.holding([layer.head_dim for layer in program.cache])
 
 
 def _lay_weights(
@@ -316,15 +312,10 @@ def _lay_weights(
 
 def _lay_block(program: Program, kv_dtype: KVDtype) -> tuple[tuple[CachePlace, ...], int]:
     """A block holds 32 positions of every layer, one layer after another, head by head."""
+    packed.refuse_heads(kv_dtype, [layer.head_dim for layer in program.cache])
     places: list[CachePlace] = []
     offset = 0
     for layer in program.cache:
-        if not packed.holds_heads(kv_dtype, layer.head_dim):
-            others = ", ".join(each.value for each in kv_dtypes(program))
-            raise RequestError(
-                f"a {kv_dtype.value} cache cannot hold this model's heads of {layer.head_dim} "
-                f"dimensions: use --kv-dtype {others}"
-            )
         size = layer.kv_heads * packed.head_block_bytes(kv_dtype, layer.head_dim)
         places.append(CachePlace(offset, size))
         offset += size

@@ -6,10 +6,13 @@ The formulas of native/formats.h and kernels.h, which a test compares with these
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from farthing.core import BLOCK_TOKENS, ActivationMode, KVDtype
+from farthing.core import BLOCK_TOKENS, ActivationMode, KVDtype, RequestError
 from farthing.files.formats import OWN_FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 TILE = 16
 """Outputs in one tile of a packed matrix."""
@@ -169,6 +172,21 @@ def holds_heads(kv_dtype: KVDtype, head_dim: int) -> bool:
     if kv_dtype is not KVDtype.INT4_KEYS:
         return True
     return 2 <= head_dim <= MOST_ROTATED and head_dim.bit_count() == 1
+
+
+def holding(head_dims: Collection[int]) -> tuple[KVDtype, ...]:
+    """The caches that can hold heads of all these dimensions."""
+    return tuple(each for each in KVDtype if all(holds_heads(each, size) for size in head_dims))
+
+
+def refuse_heads(kv_dtype: KVDtype, head_dims: Collection[int]) -> None:
+    """Raises `RequestError` where the cache cannot hold one of a model's heads."""
+    for size in head_dims:
+        if not holds_heads(kv_dtype, size):
+            raise RequestError(
+                f"a {kv_dtype.value} cache cannot hold this model's heads of {size} dimensions: "
+                f"use --kv-dtype {', '.join(holding(head_dims))}"
+            )
 
 
 def token_bytes(kv_dtype: KVDtype, kv_heads: int, head_dim: int) -> int:

@@ -174,8 +174,15 @@ def find_profile(key: ProfileKey) -> tuple[Profile | None, str]:
     except FileFormatError as error:
         return None, f"its stored profile is refused ({error}): farthing bench measures it again"
     if profile.key != key:
-        return None, f"its stored profile is refused ({path} is of something else)"
+        why = f"{path} was measured with {'; '.join(_apart(profile.key, key))}"
+        return None, f"its stored profile is refused ({why}): farthing bench measures it again"
     return profile, ""
+
+
+def _apart(has: ProfileKey, wanted: ProfileKey) -> list[str]:
+    """What a profile was measured with instead."""
+    ours = asdict(wanted)
+    return [f"{n} {value}, not {ours[n]}" for n, value in asdict(has).items() if value != ours[n]]
 
 
 def _nearest(key: ProfileKey) -> str:
@@ -188,8 +195,7 @@ def _nearest(key: ProfileKey) -> str:
         except FileFormatError:
             continue  # one of another model, as far as anybody knows
         if other.key.model == key.model and other.key.file_name == path.name:
-            wanted, has = asdict(key), asdict(other.key)
-            apart = [f"{n} {has[n]}, not {wanted[n]}" for n in has if has[n] != wanted[n]]
+            apart = _apart(other.key, key)
             others.append((len(apart), other.measured, "; ".join(apart)))
     if not others:
         return "no profile of it is stored"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from farthing.core import ActivationMode, KVDtype, RequestError
 from farthing.plan.cost import Cost, Work, step_work
 from farthing.plan.memory import DRAFT_ROWS, USUAL_STEP_TOKENS, bytes_per_token, plan_memory
-from farthing.plan.packed import packed_format
+from farthing.plan.packed import packed_format, refuse_heads
 from farthing.plan.precision import stored_as
 from farthing.plan.sum import plan_sum, shape_sum
 
@@ -146,12 +146,15 @@ class ShapeSubject:
         activations: ActivationMode | None = None,
         reserve: int = 0,
     ) -> None:
-        """Raises `RequestError` for a precision whose bits depend on what is not known."""
+        """Raises `RequestError` for a precision whose bits depend on what is not known, and for a
+        cache that cannot hold such heads.
+        """
         if wanted.bits is None or wanted.format is None:
             raise RequestError(
                 f"--weights {wanted.name} needs the model itself: with --params give fp16, int8, "
                 "int4 or a format with a fixed number of bits, such as q4_k"
             )
+        refuse_heads(kv_dtype, [shape.head_dim])
         self.shape = shape
         self.name = shape.name
         self.weights = wanted.name
