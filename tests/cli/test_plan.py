@@ -368,9 +368,9 @@ def test_the_plot_is_a_picture_with_a_line_for_each_precision(
         ([*SEVEN, "--heads", "12"], "cannot share --kv-heads 8 evenly"),
         (
             [*SEVEN[:-1], "100", "--kv-dtype", "int4-keys"],
-            "a int4-keys cache cannot hold this model's heads of 100 dimensions: use --kv-dtype",
+            "a cache of int4-keys cannot hold this model's heads of 100 dimensions: use --kv-dtype",
         ),
-        ([*SEVEN[:-1], "65"], "a bf16 cache cannot hold this model's heads of 65 dimensions"),
+        ([*SEVEN[:-1], "65"], "a cache of bf16 cannot hold this model's heads of 65 dimensions"),
         (["no-such-model"], "no model of the catalog"),
         (["missing.gguf"], "there is no file missing.gguf"),
     ],

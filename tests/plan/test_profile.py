@@ -113,6 +113,17 @@ def test_a_profile_under_anothers_name_is_refused(folder: Path) -> None:
     assert "was measured with cpu A processor, not another): farthing bench" in why
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"version": 99}', '{"version": 1}'])
+def test_a_profile_that_is_none_is_refused_with_one_piece_of_advice(content: str) -> None:
+    path = store_profile(profile((1, 127, 1, 0.01)))
+    path.write_text(content)
+    found, why = find_profile(KEY)
+    assert found is None
+    assert why.startswith(f"its stored profile is refused ({path} ")
+    assert why.endswith("): farthing bench measures it again")
+    assert "fetch" not in why
+
+
 def _broken(change: Any) -> dict[str, Any]:
     path = store_profile(profile((1, 127, 1, 0.01)))
     content = json.loads(path.read_text())

@@ -114,7 +114,7 @@ def print_tables(bench: Bench) -> None:
             [each.point for each in result.batch],
             [each.tokens_per_second for each in result.batch],
         )
-        columns = {"a doubling adds": [f"{gain:+.0%}" for gain in adds] + [""]}
+        columns = {"the next doubling adds": [f"{gain:+.0%}" for gain in adds] + [""]}
         if bench.prices is not None:
             columns["a million: prompt / cached / written"] = [
                 f"{each.prompt:,.3g} / {each.cached:,.3g} / {each.generated:,.3g}"

@@ -204,7 +204,7 @@ def _engines(tuning: Tuning, users: int) -> Table:
         for step in shown:
             seconds = median(samples.seconds[step]) + tuning.overhead.seconds(step.shape.rows)
             cells.append(f"{1e3 * seconds:,.2f}")
-        rest = "" if name in tuning.costs else "clearly slower: no further steps measured"
+        rest = "" if name in tuning.costs else "slower at its fastest: no further steps measured"
         texts = f"{tuning.slots[name]:,} of {users:,}"
         table.add_row(name, *cells, texts, rest)
     return table

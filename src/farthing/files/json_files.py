@@ -22,13 +22,16 @@ def read_text(path: Path) -> str:
     return text_files.read_text(path, _MAX_BYTES, error=FileFormatError)
 
 
-def read_json_object(path: Path) -> dict[str, object]:
-    """The file's JSON object. Raises `FileFormatError` for anything else."""
-    return parse_json_object(read_text(path), str(path))
+_ADVICE = ": fetch it again"
 
 
-def parse_json_object(text: str, where: str) -> dict[str, object]:
-    """The JSON object that `text` is; `where` names its place in messages.
+def read_json_object(path: Path, advice: str = _ADVICE) -> dict[str, object]:
+    """The file's JSON object. Raises `FileFormatError` for anything else; `advice` ends it."""
+    return parse_json_object(read_text(path), str(path), advice)
+
+
+def parse_json_object(text: str, where: str, advice: str = _ADVICE) -> dict[str, object]:
+    """The JSON object that `text` is; `where` names its place in messages, `advice` ends them.
 
     Raises `FileFormatError` for anything else, and for more text than any description needs.
     """
@@ -37,11 +40,10 @@ def parse_json_object(text: str, where: str) -> dict[str, object]:
     try:
         value = json.loads(text, parse_constant=_constant)
     except (ValueError, RecursionError) as error:
-        raise FileFormatError(
-            f"{where} is not sound JSON ({error!s:.120}): fetch it again"
-        ) from None
+        raise FileFormatError(f"{where} is not sound JSON ({error!s:.120}){advice}") from None
     if not isinstance(value, dict):
-        raise FileFormatError(f"{where} holds a {type(value).__name__} where an object is needed")
+        kind = type(value).__name__
+        raise FileFormatError(f"{where} holds a {kind} where an object is needed{advice}")
     return value
 
 

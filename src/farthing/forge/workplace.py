@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 VERSION = 1
 
 _LOCK = "lock"
+_ADVICE = ": --restart throws away what is there"
 
 
 class Workplace:
@@ -46,7 +47,7 @@ class Workplace:
 
     def schedule(self) -> dict[str, Any] | None:
         """What has been decided of the steps; None before it was."""
-        return read_json_object(self._schedule) if self._schedule.exists() else None
+        return read_json_object(self._schedule, _ADVICE) if self._schedule.exists() else None
 
     def decide(self, schedule: Mapping[str, Any]) -> None:
         """Keeps what is decided of the steps."""
@@ -88,7 +89,7 @@ def _settle(folder: Path, settings: Mapping[str, Any], restart: bool) -> None:
             if entry.name != _LOCK:
                 remove(entry)
     if path.exists():
-        found = read_json_object(path)
+        found = read_json_object(path, _ADVICE)
         others = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
         if others:
             changes = [_change(name, found.get(name), wanted.get(name)) for name in others]

@@ -211,7 +211,7 @@ def receipt_tables(path: Path, teacher: Callable[[], str]) -> Iterator[Table | S
         yield Skipped("how the student learned", f"there is no {RECEIPT_FILE} beside its weights")
         return
     try:
-        facts = read_json_object(receipt)
+        facts = read_json_object(receipt, advice="")
         if facts.get("version") != VERSION:
             raise FileFormatError(f"{receipt} is of another version than {VERSION}")
         yield _history(facts, teacher())

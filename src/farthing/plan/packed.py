@@ -184,7 +184,7 @@ def refuse_heads(kv_dtype: KVDtype, head_dims: Collection[int]) -> None:
     for size in head_dims:
         if not holds_heads(kv_dtype, size):
             raise RequestError(
-                f"a {kv_dtype.value} cache cannot hold this model's heads of {size} dimensions: "
+                f"a cache of {kv_dtype.value} cannot hold this model's heads of {size} dimensions: "
                 f"use --kv-dtype {', '.join(holding(head_dims))}"
             )
 

@@ -206,7 +206,7 @@ def _nearest(key: ProfileKey) -> str:
 
 def read_profile(path: Path) -> Profile:
     """Reads a profile. Raises `FileFormatError` for anything that is not a sound one."""
-    content = read_json_object(path)
+    content = read_json_object(path, advice="")
     version = content.pop("version", None)
     if version != VERSION:
         raise FileFormatError(f"{path} is of version {version!r:.20}, and {VERSION} is read here")
