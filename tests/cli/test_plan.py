@@ -510,6 +510,24 @@ def test_a_context_alone_is_a_dot_in_the_plot(
     assert "<circle" not in (tmp_path / "line.svg").read_text()
 
 
+@pytest.mark.parametrize("flags", [[], ["--answer", "1500"], ["--shared-prefix", "1024"]])
+def test_the_plot_shows_the_users_that_the_table_has(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*SEVEN, "--memory", "16GiB", "--weights", "int4", *RATES, "--context", "2048", *flags]
+    limits = ["--slo", "ttft=95s,tpot=2s"]
+    _, free = planned(capsys, *asked)
+    _, kept = planned(capsys, *asked, *limits)
+    most, judged = (shown["cells"][0]["most_users"] for shown in (free, kept))
+    main(["plan", *asked, *limits, "--plot", "dot.svg"])
+    heights = [
+        390 - float(each.attrib["cy"])
+        for each in ET.fromstring((tmp_path / "dot.svg").read_text()).iter()
+        if each.tag.endswith("circle")
+    ]
+    assert [round(most ** (height / 340)) for height in heights] == [most, judged]
+
+
 def test_more_threads_than_cores_are_warned_of_unless_the_machine_is_another(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

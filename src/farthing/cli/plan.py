@@ -38,14 +38,15 @@ configure = _configure
 
 @dataclass(frozen=True)
 class Answer:
-    """Everything there is to tell. `nearest` is filled where nothing fits; `served_with` are the
-    flags with which a server allocates what was planned; `remarks` are sentences on what was
-    planned otherwise than asked.
+    """Everything there is to tell. `answer_tokens` are those of each answer where they were
+    given; `nearest` is filled where nothing fits; `served_with` are the flags with which a server
+    allocates what was planned; `remarks` are sentences on what was planned otherwise than asked.
     """
 
     asked: Asked
     machine: Machine
     question: Question
+    answer_tokens: int | None
     cells: list[Cell]
     subjects: list[tuple[Subject, Speed | None]]
     why_no_profile: tuple[str, ...]
@@ -125,6 +126,7 @@ def _answer(arguments: argparse.Namespace) -> Answer:
         asked,
         machine,
         question,
+        arguments.answer,
         cells,
         subjects,
         tuple(reasons),

@@ -61,6 +61,7 @@ def frontier(answer: Answer) -> str:
     lines: list[_Line] = []
     plain = replace(answer.question, objective=None)
     contexts = _contexts(answer)
+    shared = answer.question.traffics[0].shared
     for number, (subject, speed) in enumerate(answer.subjects):
         colour = _COLOURS[number % len(_COLOURS)]
         name = f"{subject.weights}, {subject.kv_dtype.value} cache"
@@ -68,18 +69,10 @@ def frontier(answer: Answer) -> str:
         if answer.question.objective is not None and speed is not None:
             variants.append((f"{name}, slo kept", True, answer.question))
         for label, is_judged, question in variants:
-            points = [
-                (
-                    context,
-                    most_users(
-                        subject,
-                        speed,
-                        fixed_traffic(context, shared=answer.question.traffics[0].shared),
-                        question,
-                    ),
-                )
-                for context in contexts
-            ]
+            points = []
+            for context in contexts:
+                traffic = fixed_traffic(context, answer.answer_tokens, shared)
+                points.append((context, most_users(subject, speed, traffic, question)))
             drawn = [point for point in points if point[1] > 0]
             lines.append(_Line(label, colour, is_judged, drawn))
     return "\n".join(_drawing(answer, contexts, lines)) + "\n"
