@@ -57,6 +57,16 @@ def test_the_next_run_replaces_what_the_last_one_wrote_and_nothing_else() -> Non
     assert put(again) == put(once) == once
 
 
+@pytest.mark.parametrize("last", ["", "\r\n"])
+@pytest.mark.parametrize("theirs", ["[serve]\nport = 80\n\n[run]\nseed = 1", "[run]\nseed = 1"])
+def test_lines_that_end_as_an_editor_of_windows_ends_them_stay_so(theirs: str, last: str) -> None:
+    whole = theirs.replace("\n", "\r\n") + last
+    text = put(whole)
+    assert text.replace("\r\n", "\n") == put(theirs)
+    assert text.count("\n") == text.count("\r\n") + (not last)
+    assert put(text) == text
+
+
 def test_a_setting_of_the_person_stands_in_the_way_unless_it_says_the_same() -> None:
     with pytest.raises(RequestError, match="sets slots in .serve., which farthing tune would set"):
         put("[serve]\nslots = 4\n")

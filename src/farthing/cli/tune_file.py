@@ -64,7 +64,9 @@ def merged(
     """
     _parsed(text, where)
     lines = _without_block(text.removesuffix("\n").split("\n") if text else [], where)
-    before = _parsed("\n".join(lines), where)
+    # Lines end as theirs do: with a carriage return too where an editor has put one.
+    returned = "\r" if lines and lines[0].endswith("\r") else ""
+    before = _parsed("\n".join([*lines, ""]), where)
     first, end = _table(lines)
     theirs = before.get(TABLE, {})
     if not isinstance(theirs, dict):
@@ -76,9 +78,9 @@ def merged(
     block.append(END)
     if first == end:
         gap = [""] if lines and lines[-1].strip() else []
-        new = [*lines, *gap, f"[{TABLE}]", *block]
-    else:
-        new = [*lines[:end], *block, *lines[end:]]
+        block = [*gap, f"[{TABLE}]", *block]
+        end = len(lines)
+    new = [*lines[:end], *(f"{line}{returned}" for line in block), *lines[end:]]
     result = "\n".join(new) + "\n"
     _require(result, {**before, TABLE: {**theirs, **settings}}, where)
     return result
