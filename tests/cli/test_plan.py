@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_told_with_the_nearest_that_does(
     asked = [*SEVEN, "--memory", "8GiB", "--weights", "int8", "--context", "4096", *NO_SPEED]
     assert main(["plan", *asked, "--users", "1"]) == 1
     text = capsys.readouterr().out
-    assert "weights miss by 19.7 MiB" in text
+    assert "misses by 19.7 MiB before any cache" in text
     assert "it does not fit; what would:" in text
     assert "weights in int4 (--weights int4)" in text
     assert "of memory" in text

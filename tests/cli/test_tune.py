@@ -195,7 +195,9 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(
 
     monkeypatch.setattr(bench_steps.Steps, "repeat", interrupted)
     assert main(["tune", str(path), *EASY, *QUICK]) == INTERRUPTED
-    assert "Traceback" not in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "Traceback" not in told
+    assert "what was measured is kept: the same command goes on from there" in told
     assert not (folder / "farthing.toml").exists()
     [journal] = (folder / "cache" / "tuning").iterdir()
     assert journal.stat().st_size > 0

@@ -203,7 +203,7 @@ def _grid_table(answer: Answer) -> Table:
 
 def _row(cell: Cell, timed: bool, priced: bool, judged: bool) -> list[str]:
     if cell.short_bytes:
-        left = f"weights miss by {shown_size(cell.short_bytes)}"
+        left = f"misses by {shown_size(cell.short_bytes)} before any cache"
     elif cell.missing_bytes:
         left = f"misses by {shown_size(cell.missing_bytes)}"
     else:

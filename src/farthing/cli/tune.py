@@ -45,8 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
         # What would be refused in the end is refused before anything is measured.
         text = read_file(output)
         merged(text, _expected(arguments, wanted), [], str(output), force=arguments.force)
-    with terminal_progress() as progress:
-        report = _tuned(arguments, wanted, progress)
+    try:
+        with terminal_progress() as progress:
+            report = _tuned(arguments, wanted, progress)
+    except (KeyboardInterrupt, SystemExit):
+        say("what was measured is kept: the same command goes on from there within a day")
+        raise
     if not arguments.dry_run:
         report.profiles = _stored(report)
         if report.tuning.choice.best is not None:
