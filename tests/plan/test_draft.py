@@ -157,7 +157,7 @@ def test_a_plan_and_a_server_say_the_same_of_a_draft(capsys: pytest.CaptureFixtu
         assert main(["plan", path, *flags, "--users", "5", *NO_SPEED]) == 0
         line = capsys.readouterr().out.rstrip().splitlines()[-1].split()
         assert line[-2:] == ["--speculate", speculate]
-        assert main([*line[1:], "--threads", "1", "--check", "--json"]) == 0
+        assert main([*line[1:], "--check", "--json"]) == 0
         checked = json.loads(capsys.readouterr().out)
         assert checked["needed_bytes"] == shown["cells"][0]["needed_bytes"]
         assert checked["sum"] == {name: shown["sum"][name] for name in checked["sum"]}
@@ -206,6 +206,20 @@ def test_a_larger_draft_is_refused(
     asked = ["plan", str(smollm2_path), "--speculate", f"draft={gemma3_path}", *NO_SPEED]
     assert main(asked) == 2
     assert "more than the" in capsys.readouterr().err
+
+
+def test_a_draft_of_other_tokens_is_refused_by_the_plan_as_by_the_server(
+    smollm2_path: Path, gemma3_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [str(gemma3_path), "--context", "512", "--speculate", f"draft={smollm2_path}"]
+    refused = []
+    for command in (["plan", *asked, *NO_SPEED], ["serve", *asked, "--check"]):
+        assert main(command) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        refused.append(captured.err)
+    assert refused[0] == refused[1]
+    assert "the draft has another tokenizer than its target" in refused[0]
 
 
 def test_an_engine_with_a_draft_that_does_not_fit_is_refused_before_anything_is_taken(

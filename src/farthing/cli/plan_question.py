@@ -12,18 +12,25 @@ from farthing.cli.plan_options import listed
 from farthing.cli.plan_report import shown_count
 from farthing.core import KVDtype, RequestError
 from farthing.engine.draft_copy import copy_in
-from farthing.engine.drafting import drafting_of, refuse_as_costly
+from farthing.engine.drafting import (
+    drafting_of,
+    refuse_as_costly,
+    refuse_larger,
+    refuse_other_tokens,
+)
 from farthing.plan.memory import DRAFT_ROWS
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from farthing.cli.plan_source import Described
     from farthing.engine.drafting import Drafting
     from farthing.models.load import Model
     from farthing.plan.precision import Precision
     from farthing.plan.shapes import Shape
     from farthing.plan.traffic import Traffic
+    from farthing.text.tokenizer import Tokenizer
 
 _SHAPE_FLAGS = ("params", "layers", "kv_heads", "head_dim")
 _FIRST_CONTEXT = 1024
@@ -130,8 +137,8 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
 
     drafting = drafting_of(arguments.speculate)
     rows = 0 if drafting.way == "off" else DRAFT_ROWS
-    draft = _draft_of(drafting, quiet=arguments.json)
     with described(arguments.model, quiet=arguments.json) as found:
+        draft = _draft_of(drafting, found, quiet=arguments.json)
         return Asked(
             *(found.model, None, arguments.model, found.where, found.bytes, reserve or 0),
             draft_rows=rows,
@@ -139,8 +146,13 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
         )
 
 
-def _draft_of(drafting: Drafting, *, quiet: bool) -> Callable[[Model], Model] | None:
-    """What guesses beside a target, once that is known."""
+def _draft_of(
+    drafting: Drafting, beside: Described, *, quiet: bool
+) -> Callable[[Model], Model] | None:
+    """What guesses beside a model, once its precision is known.
+
+    Raises what `refuse_larger` raises, and `refuse_other_tokens` where both models are here.
+    """
     from farthing.cli.plan_source import described
 
     if drafting.way == "self":
@@ -149,12 +161,23 @@ def _draft_of(drafting: Drafting, *, quiet: bool) -> Callable[[Model], Model] | 
         return None
     with described(drafting.source, quiet=quiet) as found:
         draft = found.model
+        refuse_larger(draft, beside.model)
+        if beside.path is not None and found.path is not None:
+            refuse_other_tokens(_tokenizer(found.path), _tokenizer(beside.path))
 
     def fitting(target: Model) -> Model:
         refuse_as_costly(draft, target)
         return draft
 
     return fitting
+
+
+def _tokenizer(path: Path) -> Tokenizer:
+    from farthing.files.checkpoint import open_checkpoint
+    from farthing.text.load import load_tokenizer
+
+    with open_checkpoint(path) as checkpoint:
+        return load_tokenizer(checkpoint)
 
 
 def traffics_of(arguments: argparse.Namespace, longest: int | None) -> tuple[Traffic, ...]:

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Described:
-    """A model whose weights need not be here; `bytes` is what its weights' files have."""
+    """A model whose weights need not be here; `bytes` is what its weights' files have.
+
+    `path` is where all of it is, None where only headers are.
+    """
 
     model: Model
     where: str
     bytes: int
+    path: Path | None
 
 
 @contextmanager
@@ -39,14 +43,14 @@ def described(model: str, *, quiet: bool) -> Iterator[Described]:
     if hub_id is None:
         with terminal_progress(quiet=quiet) as progress:
             path = resolve(model, progress)
-        yield _read(path, str(path))
+        yield _read(path, str(path), path)
         return
     with headers(hub_id) as found:
-        yield _read(found.path, found.source)
+        yield _read(found.path, found.source, None)
 
 
-def _read(path: Path, where: str) -> Described:
+def _read(path: Path, where: str, whole: Path | None) -> Described:
     with open_checkpoint(path) as checkpoint:
         loaded = load_model(checkpoint)
         size = sum(tensor.data.nbytes for tensor in checkpoint.tensors.values())
-        return Described(loaded, where, size)
+        return Described(loaded, where, size, whole)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from farthing.core import SPECULATION_RULES, SPECULATIONS, ActivationMode, KVDtype
-from farthing.engine.drafting import draft_of, drafting_of
+from farthing.engine.drafting import draft_of, drafting_of, refuse_other_tokens
 from farthing.engine.foretold import load_foretold
 from farthing.engine.load import LoadProgress
 from farthing.files.progress import SILENT
@@ -110,17 +110,20 @@ def prospect_of(
     """The prospect of the model at `path`. Reads no weights.
 
     `prefix_store` are the most bytes of a store on disk. A draft model that is not there is
-    fetched, of which `progress` is told.
+    fetched, of which `progress` is told. Raises what `draft_of` and `refuse_other_tokens` raise.
     """
     from farthing.backends.ceilings import tier_and_kernels
     from farthing.files.checkpoint import open_checkpoint
     from farthing.models.load import load_model
+    from farthing.text.load import load_tokenizer
 
     drafting = drafting_of(options.speculate, options.speculate_rule, options.lookup_traffic)
     cores = usable_cores()
     with open_checkpoint(path) as checkpoint:
         model = load_model(checkpoint)
         draft = draft_of(drafting, model, progress)
+        if draft is not None and draft.checkpoint is not None:
+            refuse_other_tokens(load_tokenizer(draft.checkpoint), load_tokenizer(checkpoint))
         sizes = choose_sizes(
             model,
             context_length=options.context_length,
