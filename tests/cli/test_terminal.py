@@ -119,3 +119,18 @@ def test_a_pipe_gets_a_row_as_one_line(capsys: pytest.CaptureFixture[str]) -> No
     write_table(table)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines if "0.5" in line] == [[f"{n}.5" for n in range(12)]]
+
+
+def test_a_reader_who_has_left_is_no_answer_of_no() -> None:
+    """Which is what an exit code of 1 says."""
+
+    class Left(Terminal):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    table = Table("figures")
+    table.add_row("1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", Left())
+        with pytest.raises(BrokenPipeError):
+            write_table(table)

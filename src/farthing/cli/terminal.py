@@ -49,7 +49,13 @@ def write_table(table: Table, keys: int = 1) -> None:
     """
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    class Written(Console):
+        """Where nobody reads any more, rich itself ends the process with 1: the answer is no."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    console = Written(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
     for part in _fitting(table, keys, console):
         console.print(part)
 
