@@ -79,6 +79,11 @@ class TestForms:
             ]
         assert set(answers) == set(texts)
 
+    def test_there_may_be_a_thousand_choices_though_all_begin_alike(self) -> None:
+        texts = [f"choice {number}" for number in range(1000)]
+        for seed in range(5):
+            assert made(choice(*texts), seed=seed, max_tokens=20).text in texts
+
     @pytest.mark.parametrize(
         "pattern", [r"[0-9]{3}-[a-z]+", r"(cat|dog)s? (runs|eats)\.", "[α-ω]{5}", r"(?i)abc"]
     )

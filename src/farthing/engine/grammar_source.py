@@ -72,7 +72,8 @@ def _choice(source: str) -> str:
         if not isinstance(each, str) or not each:
             raise RequestError(f"a choice is a text that is not empty, and not {each!r:.40}")
     texts = " | ".join(json.dumps(each, ensure_ascii=False) for each in choices)
-    return LLMatcher.grammar_from_lark(f"start: {texts}")
+    # One terminal: as alternatives of a rule, no more than 500 could begin alike.
+    return LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}")
 
 
 def _regex(source: str) -> str:
