@@ -21,6 +21,7 @@ from farthing.lab.batching_tables import curve_table, gain_table, spread_table
 from farthing.lab.bench import BenchResult, CeilingFigures
 from farthing.lab.bench_points import Measured
 from farthing.lab.bench_shapes import find_knee
+from farthing.lab.drift import Drift
 from farthing.lab.samples import Samples
 from farthing.plan.cost import Cost
 from lab_subject import subject_at
@@ -90,17 +91,22 @@ def test_throughput_grows_more_than_the_wait_only_where_a_doubling_adds_enough()
 
 
 def test_more_throughput_for_more_latency_is_not_what_was_expected() -> None:
-    def met(latency: float) -> bool | None:
+    def met(latency: float, drift: float = 0.0) -> bool | None:
         gain = Gain(1.5, dict.fromkeys(Clock, latency))
         moves = Moves(
             {each: dict.fromkeys(Clock, 1.0) for each in Batching}, dict.fromkeys(Clock, 1.0)
         )
-        table = gain_table({"all at once": [(gain, gain)]}, {"all at once": moves})
+        table = gain_table(
+            {"all at once": [(gain, gain)]},
+            {"all at once": moves},
+            Drift(9, drift, drift, drift, drift),
+        )
         assert table.expectation is not None
         return table.expectation.met
 
     assert met(2.0) is True
     assert met(0.9) is False
+    assert met(0.9, drift=0.1) is None  # the machine moves as far
 
 
 @pytest.mark.parametrize(

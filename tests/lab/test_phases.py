@@ -12,6 +12,7 @@ import tiny
 from farthing.backends.native import NativeBackend
 from farthing.core import ActivationMode, KVDtype
 from farthing.lab import bench as lab_bench
+from farthing.lab.drift import Drift
 from farthing.lab.phases import (
     decode_table,
     measure,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from farthing.core import StepPlan, StepResult
     from farthing.models.load import Model
 
+STEADY = Drift(9, 0.0, 0.0, 0.0, 0.0)
 CONTEXTS = [16, 1024]
 FAST = Ceiling(1e30, dict.fromkeys(ActivationMode, 1e30))
 """So fast that what a longer context adds takes no time."""
@@ -71,7 +73,7 @@ def test_decoding_that_slows_as_predicted_meets_the_expectation(
         1 + predicted_slowdown(model.program, plan, 16)
     )
     seconds = [Samples((1.0, 2.0)), Samples((slow, 2 * slow))]
-    table = decode_table(CONTEXTS, seconds, model.program, plan, [FAST] * 2, ())
+    table = decode_table(CONTEXTS, seconds, model.program, plan, [FAST] * 2, (), STEADY)
     assert table.expectation is not None
     assert table.expectation.met
     measured = table.rows[1][5]
@@ -80,16 +82,17 @@ def test_decoding_that_slows_as_predicted_meets_the_expectation(
     assert table.rows[1][3] == pytest.approx(100 * (slow - 1))
 
 
-def test_attention_slowed_threefold_contradicts_the_expectation(
-    subject: tuple[Model, MemoryPlan],
+@pytest.mark.parametrize(("drift", "met"), [(0.0, False), (0.5, None)])
+def test_attention_slowed_threefold_contradicts_the_expectation_where_no_drift_explains_it(
+    subject: tuple[Model, MemoryPlan], drift: float, met: bool | None
 ) -> None:
     model, plan = subject
     slow = 1 + 3 * predicted_slowdown(model.program, plan, 1024)
-    table = decode_table(
-        CONTEXTS, [Samples((1.0,)), Samples((slow,))], model.program, plan, [FAST], ()
-    )
+    times = [Samples((1.0,)), Samples((slow,))]
+    moved = Drift(9, drift, drift, drift, drift)
+    table = decode_table(CONTEXTS, times, model.program, plan, [FAST], (), moved)
     assert table.expectation is not None
-    assert table.expectation.met is False
+    assert table.expectation.met is met
 
 
 def test_attentions_multiplying_is_predicted_at_its_ceiling_beside_its_bytes(
@@ -103,7 +106,7 @@ def test_attentions_multiplying_is_predicted_at_its_ceiling_beside_its_bytes(
     ceiling = Ceiling(read / 0.5, dict.fromkeys(ActivationMode, products / 0.25))
     assert predicted_step(model.program, plan, 1024, 16, 1.0, ceiling) == pytest.approx(1.75)
     slow = [Samples((1.0,)), Samples((1.75,))]
-    table = decode_table(CONTEXTS, slow, model.program, plan, [ceiling], ())
+    table = decode_table(CONTEXTS, slow, model.program, plan, [ceiling], (), STEADY)
     predicted = table.rows[1][4]
     assert isinstance(predicted, Samples)
     assert predicted.median == pytest.approx(75)

@@ -29,6 +29,7 @@ from farthing.lab.batching_tables import (
 )
 from farthing.lab.bench import bench, buffer_bytes
 from farthing.lab.bench_points import Points
+from farthing.lab.drift import drift_of
 from farthing.plan.machine import available_memory
 from farthing.plan.memory import plan_memory
 
@@ -138,7 +139,7 @@ def served(subject: Subject, cost: StepCost) -> Iterator[Table]:
                     )
                 )
     yield served_table(outcomes, SLOTS, moves)
-    yield gain_table(gains, moves)
+    yield gain_table(gains, moves, drift_of(subject.gauge.taken))
 
 
 def _slower(cost: StepCost) -> CostOfStep:

@@ -14,7 +14,7 @@ from farthing.lab.speculation_formula import REFERENCES, best_length, speed_up, 
 from farthing.lab.speculation_gains import TURNS, Outcome, outcomes, texts_of
 from farthing.lab.speculation_prompts import given_tasks, own_tasks
 from farthing.lab.speculation_turns import GUESSES, Turns
-from farthing.lab.table import Column, Expectation, Plot, Row, Skipped, Table
+from farthing.lab.table import Column, Expectation, Plot, Row, Skipped, Table, judged
 from farthing.models.load import load_model
 from farthing.quality.texts import held_out_text
 
@@ -204,7 +204,7 @@ def gains_table(found: Sequence[Outcome], drift: Drift) -> Table:
         f"{worst.auto.median:.2f}).",
         Expectation(
             f"every prediction within {WITHIN:.0%}, and auto never under {_LEAST_GAIN} times plain",
-            _judged(close == len(found) and worst.auto.median >= _LEAST_GAIN, beyond + losing),
+            judged(close == len(found) and worst.auto.median >= _LEAST_GAIN, beyond + losing > 0),
         ),
         notes=(
             (
@@ -218,11 +218,6 @@ def gains_table(found: Sequence[Outcome], drift: Drift) -> Table:
         ),
         plots=(Plot("points", "predicted gain", ("measured gain",), labels="text"),),
     )
-
-
-def _judged(met: bool, beyond: int) -> bool | None:
-    """Whether what was expected came out; None where it did not, but no figure says so surely."""
-    return True if met else False if beyond else None
 
 
 def _measured(turns: Turns, subject: Subject, way: str, tasks: list[Task]) -> list[Outcome]:

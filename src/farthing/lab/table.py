@@ -76,6 +76,13 @@ class Expectation:
         return "met" if self.met else "contradicted"
 
 
+def judged(came_out: bool, surely_not: bool) -> bool | None:
+    """`Expectation.met`, where figures have intervals: not judged where what was expected did not
+    come out, but lies within what the machine may have moved.
+    """
+    return True if came_out else False if surely_not else None
+
+
 @dataclass(frozen=True)
 class Plot:
     """How a table is drawn: columns by name, `y` over `x`, one series for each `y`.
