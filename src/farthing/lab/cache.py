@@ -204,6 +204,7 @@ def peak_memory(subject: Subject) -> Table:
     subject.progress.phase("peak memory, cached")
     cached = generation_peak(subject.model, prompt, tokens, recompute=False)
     subject.progress.phase("peak memory, recomputed")
+    subject.gauge.look()
     anew = generation_peak(subject.model, prompt, tokens, recompute=True)
     kinds = (LOGITS, SCORES, KEYS, OTHER)
     largest = max(kinds, key=lambda kind: anew.parts.get(kind, 0))
