@@ -142,8 +142,11 @@ def test_no_guess_at_all_changes_a_text(
     made = []
     for speculation in (None, Speculation(Fixed(), longest, always=True)):
         with engine(saying(answer), speculation=speculation) as one:
-            made.append(facts(one.generate(["one>", "two>"], sampling)[1]))
+            found = one.generate(["one>", "two>"], sampling)[1]
             assert one.idle
+        made.append(facts(found))
+        # What a stop string cut off was not written.
+        assert 0 <= found.usage.accepted_tokens <= min(found.usage.drafted_tokens, len(made[-1][0]))
     assert made[0] == made[1]
 
 

@@ -309,11 +309,11 @@ def test_farthings_schemes_take_rows_of_any_length(scheme: str, tmp_path: Path) 
     assert relative_error(logits_of(native(model, **EXACT), IDS), oracle) < 1e-5
 
 
-def broken_model(folder: Path, value: float) -> Path:
-    """One weight of the last matrix cannot be stored."""
+def broken_model(folder: Path, value: float, name: str = "self_attn.v_proj") -> Path:
+    """One weight of a tensor of the last layer cannot be stored."""
     source = shutil.copytree(tiny.shared("llama", "safetensors"), folder)
     tensors = load_file(source / "model.safetensors")
-    tensors["model.layers.1.self_attn.v_proj.weight"][3, 5] = value
+    tensors[f"model.layers.1.{name}.weight"][..., 5] = value
     save_file(tensors, source / "model.safetensors", {"format": "pt"})
     return source
 
@@ -334,6 +334,18 @@ def test_one_nan_is_found_where_the_whole_tensor_has_one_scale(tmp_path: Path) -
     source = broken_model(tmp_path / "source", float("nan"))
     with pytest.raises(FarthingError, match=r"v_proj.*infinity or a NaN"):
         quantized(source, tmp_path, "INT4_TENSOR")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+@pytest.mark.parametrize("scheme", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("name", ["self_attn.v_proj", "input_layernorm"])
+def test_a_number_that_is_not_finite_is_found_where_nothing_is_rounded_to_codes(
+    name: str, scheme: str, value: float, tmp_path: Path
+) -> None:
+    source = broken_model(tmp_path / "source", value, name)
+    with pytest.raises(FarthingError, match=f"{name}.*infinity or a NaN"):
+        quantized(source, tmp_path, scheme)
+    assert [file.name for file in tmp_path.iterdir()] == ["source"]
 
 
 def test_an_architecture_that_is_not_known_is_refused(tmp_path: Path) -> None:

@@ -279,8 +279,11 @@ class Scheduler:
         tokens there are then: of several that a step gave, the last may stand behind the string.
         """
         if length is not None and length < len(sequence.tokens):
-            self.counters.generated_tokens -= len(sequence.tokens) - length
+            cut = len(sequence.tokens) - length
+            self.counters.generated_tokens -= cut
             sequence.cut(length)
+            # The last of a step's tokens was sampled behind its last right guess.
+            sequence.accepted -= cut - 1
         if sequence.finish_reason is not None:
             if reason == "stop" and sequence.finish_reason in ("length", "stop", "error"):
                 sequence.finish_reason = reason

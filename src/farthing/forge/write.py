@@ -7,6 +7,9 @@ from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from farthing.core import FileFormatError
 from farthing.files.pages import release_pages
 from farthing.files.writing import LaidFile
 from farthing.forge.pieces import in_order
@@ -17,14 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from farthing.core import StoredTensor
     from farthing.files.checkpoint import Checkpoint
-    from farthing.files.writing import Layout
+    from farthing.files.writing import Layout, TensorPlan
     from farthing.forge.outline import Destination, Job
     from farthing.forge.pieces import Task
     from farthing.forge.preparation import Preparation
     from farthing.forge.unfinished import Unfinished
     from farthing.models.load import Model
+
+_EXPONENTS = {
+    "F32": (np.uint32, 0x7F800000),
+    "F16": (np.uint16, 0x7C00),
+    "BF16": (np.uint16, 0x7F80),
+}
+"""Of formats without a scale, the bits that are all set in what is no finite number."""
 
 
 def write_model(
@@ -42,7 +54,7 @@ def write_model(
 
     `model` is the checkpoint's. `progress` is told the name of each tensor that is done, and the
     share of the weights that are. Raises `FarthingError` where a method or a format cannot take a
-    weight, and `OSError` as writing does.
+    weight, or one is no finite number, and `OSError` as writing does.
     """
     with LaidFile(path, layout, go_on=path.exists()) as file:
         done = {
@@ -84,9 +96,22 @@ def _written(
     lists = [tasks_of(job) for job in jobs]
     results = in_order((task for each in lists for task in each), usable_cores())
     for job, each in zip(jobs, lists, strict=True):
-        digest = file.write(job.plan, islice(results, len(each)))
+        pieces = map(partial(_finite, job.plan), islice(results, len(each)))
+        digest = file.write(job.plan, pieces)
         made.finish_tensor(job.plan.name, digest)
         yield job
+
+
+def _finite(plan: TensorPlan, piece: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The piece, of which every number is finite. Codes under a scale are where they are made."""
+    if plan.format in _EXPONENTS:
+        kind, exponent = _EXPONENTS[plan.format]
+        if (piece.view(kind) & exponent == exponent).any():
+            raise FileFormatError(
+                f"the tensor {plan.name} would hold an infinity or a NaN, and no text could come "
+                "of it: the source is damaged, or too large for what the method does with it"
+            )
+    return piece
 
 
 def _source_of(job: Job, checkpoint: Checkpoint, model: Model) -> StoredTensor | None:

@@ -83,7 +83,7 @@ def cut_windows(
     if len(ids) < needed:
         raise RequestError(
             f"the text {text.name} is too short: it has {len(ids):,} tokens, and {count} windows "
-            f"of {length} need {needed:,}; give a longer text, or score fewer tokens than {tokens}"
+            f"of {length} need {needed:,}; give a longer text"
         )
     windows = np.array(
         [
