@@ -75,6 +75,16 @@ def test_matrices_that_share_an_input_share_the_scales_of_least_common_loss() ->
     assert found.loss == pytest.approx(sum(losses), rel=0.01)
 
 
+def test_how_many_search_at_once_changes_no_bit() -> None:
+    other = random_weights(3, 24, INPUTS, scale=0.1)
+    alone, together = (
+        search_awq([WEIGHTS, other], "INT4_G64", HESSIAN, MAGNITUDES, workers) for workers in (1, 3)
+    )
+    np.testing.assert_array_equal(together.scales, alone.scales)
+    assert (together.ratio, together.loss) == (alone.ratio, alone.loss)
+    assert together.plain_loss == alone.plain_loss
+
+
 def test_inputs_with_one_magnitude_get_one_scale() -> None:
     found = search_awq([WEIGHTS], "INT4_G64", HESSIAN, np.repeat(MAGNITUDES[::2], 2))
     np.testing.assert_array_equal(found.scales[::2], found.scales[1::2])

@@ -10,6 +10,7 @@ import numpy as np
 from farthing.files.pages import release_pages
 from farthing.forge.folding import Folding, fold_head_rotation, fold_rotation, fold_scales
 from farthing.models.graph import linear_groups
+from farthing.plan.machine import usable_cores
 from farthing.quant.awq import search_awq
 from farthing.quant.formats import decode, format_named
 from farthing.quant.hessian import divided_hessian
@@ -111,6 +112,7 @@ def weigh(
             formats[coded[0]],
             found.hessian,
             _shared(group, found.magnitude),
+            workers=usable_cores(),
         )
         folding = folding.then(fold_scales(group, result.scales))
         divisors.update(dict.fromkeys(group.weights, result.scales))

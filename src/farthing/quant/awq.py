@@ -9,6 +9,7 @@ the Hessian (see `hessian.py`), which equals running the calibration tokens thro
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,11 +54,13 @@ def search_awq(
     name: str,
     hessian: NDArray[Any],
     magnitudes: NDArray[np.float32],
+    workers: int = 1,
 ) -> AwqResult:
     """Scales for weights (N, K) that read one input, to be stored in a format.
 
     `hessian` is the mean of x x^T over calibration tokens, (K, K), and `magnitudes` the mean of
-    |x|, (K,). Where inputs have to share scales, give them one magnitude.
+    |x|, (K,). Where inputs have to share scales, give them one magnitude. So many `workers` try
+    ratios at once, each of which holds a few copies of a matrix.
     Raises `FarthingError` for matrices, Hessian or magnitudes that do not fit each other or are not
     finite, and where the format cannot store the weights.
     """
@@ -67,10 +70,13 @@ def search_awq(
     check_hessian(hessian, inputs)
     _check(matrices, magnitudes)
     second = hessian.astype(np.float32)
-    losses = []
-    for ratio in _RATIOS:
+
+    def loss_with(ratio: float) -> float:
         scales = _scales(magnitudes, ratio)
-        losses.append(sum(_loss(weights, name, second, scales) for weights in matrices))
+        return sum(_loss(weights, name, second, scales) for weights in matrices)
+
+    with ThreadPoolExecutor(workers) as pool:
+        losses = list(pool.map(loss_with, _RATIOS))
     best = int(np.argmin(losses))
     return AwqResult(_scales(magnitudes, _RATIOS[best]), _RATIOS[best], losses[best], losses[0])
 
