@@ -13,7 +13,7 @@ from engine.driving import Driver, request
 from engine.scripted import VOCABULARY, Bytes, engine, rambling, tokenizer
 from engine.test_speculate import WAYS, facts
 from farthing.backends.null import NullBackend
-from farthing.core import RequestError, SamplingParams
+from farthing.core import ActivationMode, RequestError, SamplingParams
 from farthing.engine.draft_copy import copy_in, narrow_formats, read_bytes
 from farthing.engine.draft_model import ModelDrafter
 from farthing.engine.drafting import drafting_of, refuse_other_tokens
@@ -274,14 +274,39 @@ def test_a_copy_that_is_read_no_faster_is_refused(quant: str) -> None:
     assert all(f"a step of {model.name} itself reads" in each for each in refused.values())
 
 
-def test_what_a_step_reads_is_what_the_backend_packs_without_an_embedding_that_is_no_head() -> None:
+@pytest.mark.parametrize(
+    ("activations", "faster"),
+    [
+        ("int8", {"q8_0", "int4-g32", "nf4-b64"}),
+        ("bf16", set()),
+        ("fp32", {"nf4-b64"}),  # whose levels are looked up, and nothing expanded
+    ],
+)
+def test_a_copy_that_activations_expand_is_refused(activations: str, faster: set[str]) -> None:
+    path = shared("llama", "gguf", "BF16")
+    for scheme in ("q8_0", "int4-g32", "nf4-b64"):
+        asked = {"speculate": f"self={scheme}", "activations": activations, "context_length": 64}
+        if scheme in faster:
+            with Engine.load(path, **asked) as one:
+                assert one.generate([1], SamplingParams(max_tokens=2, ignore_eos=True)).token_ids
+        else:
+            with pytest.raises(
+                RequestError, match=f"leave out --activations {activations}, for which"
+            ):
+                Engine.load(path, **asked)
+
+
+@pytest.mark.parametrize("activations", [None, *ActivationMode])
+def test_what_a_step_reads_is_what_the_backend_packs_without_an_embedding_that_is_no_head(
+    activations: ActivationMode | None,
+) -> None:
     for family, tied in (("llama", False), ("llama3", True)):
         model = model_at(shared(family, "gguf", "Q8_0" if family == "llama" else "F16"))
-        places = plan_memory(model, threads=1).weights
+        places = plan_memory(model, threads=1, activations=activations).weights
         matrices = {name: place.bytes for name, place in places.items() if place.packed}
         embedding = matrices["embedding.weight"]
         assert model.config.tied is tied
-        assert read_bytes(model) == sum(matrices.values()) - (0 if tied else embedding)
+        assert read_bytes(model, activations) == sum(matrices.values()) - (0 if tied else embedding)
 
 
 def test_a_draft_as_costly_as_its_target_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from farthing.cli.config import DEFAULT_SOURCE
 from farthing.cli.plan_options import listed
 from farthing.cli.plan_report import shown_count
-from farthing.core import KVDtype, RequestError
+from farthing.core import ActivationMode, KVDtype, RequestError
 from farthing.engine.draft_copy import copy_in
 from farthing.engine.drafting import (
     drafting_of,
@@ -138,7 +138,7 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
     drafting = drafting_of(arguments.speculate)
     rows = 0 if drafting.way == "off" else DRAFT_ROWS
     with described(arguments.model, quiet=arguments.json) as found:
-        draft = _draft_of(drafting, found, quiet=arguments.json)
+        draft = _draft_of(drafting, arguments.activations, found, quiet=arguments.json)
         return Asked(
             *(found.model, None, arguments.model, found.where, found.bytes, reserve or 0),
             draft_rows=rows,
@@ -147,7 +147,7 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
 
 
 def _draft_of(
-    drafting: Drafting, beside: Described, *, quiet: bool
+    drafting: Drafting, asked: str | None, beside: Described, *, quiet: bool
 ) -> Callable[[Model], Model] | None:
     """What guesses beside a model, once its precision is known.
 
@@ -155,8 +155,9 @@ def _draft_of(
     """
     from farthing.cli.plan_source import described
 
+    activations = None if asked is None else ActivationMode(asked)
     if drafting.way == "self":
-        return lambda target: copy_in(target, drafting.source)
+        return lambda target: copy_in(target, drafting.source, activations)
     if drafting.way != "draft":
         return None
     with described(drafting.source, quiet=quiet) as found:
@@ -166,7 +167,7 @@ def _draft_of(
             refuse_other_tokens(_tokenizer(found.path), _tokenizer(beside.path))
 
     def fitting(target: Model) -> Model:
-        refuse_as_costly(draft, target)
+        refuse_as_costly(draft, target, activations)
         return draft
 
     return fitting

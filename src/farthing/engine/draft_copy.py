@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from farthing.core import RequestError, StoredTensor, UnsupportedModelError
+from farthing.core import ActivationMode, RequestError, StoredTensor, UnsupportedModelError
 from farthing.files.formats import format_for, spelling, stored_bytes
 from farthing.plan.packed import matrix_bytes, packed_format
 from farthing.plan.precision import PRECISIONS
@@ -26,12 +26,13 @@ _WIDE_BITS = 16
 """Weights of fewer bits are as cheap to read as a copy of theirs would be."""
 
 
-def copy_in(model: Model, scheme: str) -> Model:
+def copy_in(model: Model, scheme: str, activations: ActivationMode | None = None) -> Model:
     """The model with every matrix in the format that `scheme` spells: int4, int4-g64, q4_0, ...
 
     One whose rows are no whole blocks of a K-quant gets what farthing quantize would write for it.
     Raises `RequestError` for a scheme that is none, that does not divide a row, or whose copy would
-    be read no faster than the model, which is so of all copies of a quantised one.
+    be read no faster than the model with these `activations`, which is so of all copies of a
+    quantised one.
     """
     short = PRECISIONS.get(scheme.lower())
     name = (short and short.format) or scheme.upper().replace("-", "_")
@@ -54,12 +55,12 @@ def copy_in(model: Model, scheme: str) -> Model:
         )
     except UnsupportedModelError as error:
         raise RequestError(f"--speculate self={scheme}: {error}") from None
-    own, other = read_bytes(copy), read_bytes(model)
+    own, other = read_bytes(copy, activations), read_bytes(model, activations)
     if own >= other:
         raise RequestError(
             f"--speculate self={scheme}: a guess would read {own / 1e6:,.1f} MB of weights, and a "
-            f"step of {model.name} itself reads {other / 1e6:,.1f} MB: name a scheme of fewer bits "
-            "(self=int4), or look up (ngram)"
+            f"step of {model.name} itself reads {other / 1e6:,.1f} MB: {unexpanded(activations)}"
+            "name a scheme of fewer bits (self=int4), or look up (ngram)"
         )
     return copy
 
@@ -73,16 +74,24 @@ def narrow_formats(model: Model) -> Counter[str]:
     )
 
 
-def read_bytes(model: Model) -> int:
-    """Bytes of the matrices that one step multiplies, as they run with each format's own
-    activations. An embedding that is no head is not among them: a token reads one row of it.
+def read_bytes(model: Model, activations: ActivationMode | None = None) -> int:
+    """Bytes of the matrices that one step multiplies, as they run with these activations (None:
+    each format's own). An embedding that is no head is not among them: a token reads one row of it.
     """
     multiplied = {op.weights[0] for op in model.program.ops if op.kind in ("linear", "logits")}
     total = 0
     for weight in multiplied:
         outputs, inputs = model.program.weights[weight].shape
-        total += matrix_bytes(packed_format(model.formats[weight], None, inputs), outputs, inputs)
+        packed = packed_format(model.formats[weight], activations, inputs)
+        total += matrix_bytes(packed, outputs, inputs)
     return total
+
+
+def unexpanded(activations: ActivationMode | None) -> str:
+    """The way out where it may be that codes are read as wider numbers; else empty."""
+    if activations in (None, ActivationMode.INT8):
+        return ""
+    return f"leave out --activations {activations.value}, for which codes are expanded, "
 
 
 def stored_again(model: Model, name: str) -> Model:

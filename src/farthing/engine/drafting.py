@@ -7,13 +7,14 @@ from math import prod
 from typing import TYPE_CHECKING, Literal
 
 from farthing.core import SPECULATION_RULES, SPECULATIONS, RequestError
-from farthing.engine.draft_copy import copy_in, read_bytes
+from farthing.engine.draft_copy import copy_in, read_bytes, unexpanded
 from farthing.files.catalog import resolve
 from farthing.files.checkpoint import open_checkpoint
 from farthing.models.load import load_model
 
 if TYPE_CHECKING:
     from farthing.backends import Backend
+    from farthing.core import ActivationMode
     from farthing.engine.speculate import Speculation
     from farthing.files.checkpoint import Checkpoint
     from farthing.files.progress import Progress
@@ -92,18 +93,20 @@ class Draft:
     checkpoint: Checkpoint | None = None
 
 
-def draft_of(drafting: Drafting, target: Model, progress: Progress) -> Draft | None:
+def draft_of(
+    drafting: Drafting, target: Model, activations: ActivationMode | None, progress: Progress
+) -> Draft | None:
     """The second model, of which no weight is read yet; None where none guesses.
 
     Raises what `resolve`, `open_checkpoint`, `load_model`, `refuse_as_costly` and `copy_in` raise.
     """
     if drafting.way == "self":
-        return Draft(copy_in(target, drafting.source))
+        return Draft(copy_in(target, drafting.source, activations))
     if drafting.way != "draft":
         return None
     checkpoint = open_checkpoint(resolve(drafting.source, progress))
     draft = load_model(checkpoint)
-    refuse_as_costly(draft, target)
+    refuse_as_costly(draft, target, activations)
     return Draft(draft, checkpoint)
 
 
@@ -125,17 +128,18 @@ def speculation_of(drafting: Drafting, draft: Backend | None = None) -> Speculat
     return Speculation(drafter, costly=drafter, rule=drafting.rule)
 
 
-def refuse_as_costly(draft: Model, target: Model) -> None:
+def refuse_as_costly(draft: Model, target: Model, activations: ActivationMode | None) -> None:
     """Raises `RequestError` for a draft that has more weights than its target, or of which a step
-    reads as many bytes: none of its guesses could save anything.
+    reads as many bytes with these activations: none of its guesses could save anything.
     """
     refuse_larger(draft, target)
-    own, other = read_bytes(draft), read_bytes(target)
+    own, other = read_bytes(draft, activations), read_bytes(target, activations)
     if own >= other:
         raise RequestError(
             f"the draft {draft.name} reads {own / 1e6:,.1f} MB of weights for a guess, no less "
-            f"than the {other / 1e6:,.1f} MB that a step of {target.name} reads: name a smaller "
-            "model, or one of fewer bits (farthing quantize), or look up (ngram)"
+            f"than the {other / 1e6:,.1f} MB that a step of {target.name} reads: "
+            f"{unexpanded(activations)}name a smaller model, or one of fewer bits (farthing "
+            "quantize), or look up (ngram)"
         )
 
 

@@ -144,7 +144,7 @@ def load(
     with clock.phase("open"):
         checkpoint = open_checkpoint(path)
         loaded = load_model(checkpoint)
-        draft = draft_of(drafting, loaded, progress)
+        draft = draft_of(drafting, loaded, mode, progress)
     with clock.phase("plan"):
         plan = planner(
             loaded,

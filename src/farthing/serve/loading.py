@@ -121,7 +121,7 @@ def prospect_of(
     cores = usable_cores()
     with open_checkpoint(path) as checkpoint:
         model = load_model(checkpoint)
-        draft = draft_of(drafting, model, progress)
+        draft = draft_of(drafting, model, options.activations, progress)
         if draft is not None and draft.checkpoint is not None:
             refuse_other_tokens(load_tokenizer(draft.checkpoint), load_tokenizer(checkpoint))
         sizes = choose_sizes(
