@@ -9,8 +9,11 @@ import tiny
 from farthing.backends.ceilings import Ceilings
 from farthing.backends.native import NativeBackend
 from farthing.cli import INTERRUPTED, main
+from farthing.core import ContextLengthError
+from farthing.engine.engine import Engine
 from farthing.lab import bench as lab_bench
 from farthing.lab import bench_steps
+from farthing.lab.bench_guessing import TOKENS, prompts_within, room_for
 from farthing.lab.facts import model_hash
 
 if TYPE_CHECKING:
@@ -36,11 +39,59 @@ def path() -> Path:
     return tiny.shared("llama", "gguf", "Q4_1")
 
 
+@pytest.fixture(scope="module")
+def wide_path() -> Path:
+    return tiny.shared("llama", "gguf", "BF16")
+
+
 def found_in_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main(["bench", *arguments, "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     return json.loads(captured.out)
+
+
+@pytest.mark.parametrize("way", ["ngram", "self=int8"])
+def test_texts_are_written_with_guesses_and_without(
+    way: str, wide_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(wide_path)
+    few = ["--prefill", "16", "--decode", "none", "--batch", "none", "--repeat", "2"]
+    found = found_in_json(capsys, model, *few, "--speculate", way, "--threads", "1")
+    assert found["speculate"] == way
+    assert [each["text"] for each in found["guesses"]] == ["code", "extraction", "story", "chat"]
+    for each in found["guesses"]:
+        assert each["tokens_per_second"] > 0
+        assert each["tokens_per_second_without"] > 0
+        low, high = each["gain_range"]
+        assert 0 < low <= each["gain"] <= high
+        assert 0 <= each["accepted"] <= each["drafted"]
+    assert main(["bench", model, *few, "--speculate", way]) == 0
+    told = capsys.readouterr().out
+    assert f"guesses ({way}): 96 tokens of one text at a time" in told
+    assert main(["bench", model, *few]) == 0
+    assert "guesses" not in capsys.readouterr().out
+
+
+def test_texts_that_a_context_does_not_hold_are_left_out(wide_path: Path) -> None:
+    with Engine.load(wide_path) as engine:
+        found = prompts_within(engine, 300)
+        with pytest.raises(ContextLengthError, match="leave --speculate out"):
+            prompts_within(engine, TOKENS)
+    assert [each.text for each in found] == ["story", "chat"]
+    assert room_for(found)[0] <= 300
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [("self=q4-0", "for models of 16 bits"), ("draft=", "must be one of"), ("x", "must be one of")],
+)
+def test_what_cannot_guess_is_refused_before_anything_is_measured(
+    way: str, message: str, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(lab_bench, "bench", None)
+    assert main(["bench", str(path), "--speculate", way]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_json_has_the_stable_names_and_what_they_depend_on(

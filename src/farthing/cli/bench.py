@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from farthing.cli.options import add_backend_options, add_model, positive, seed
 from farthing.cli.plan_options import add_price
 from farthing.cli.process import say
-from farthing.core import ActivationMode, FarthingError, KVDtype
+from farthing.core import SPECULATIONS, ActivationMode, FarthingError, KVDtype
 
 if TYPE_CHECKING:
     from farthing.cli.bench_report import Bench
     from farthing.engine.load import LoadProgress
+    from farthing.lab.bench_guessing import GuessedText
     from farthing.lab.bench_points import Points
     from farthing.plan.memory import MemoryPlan
 
@@ -22,7 +23,8 @@ Measure prompts of many lengths, decoding against many contexts, and many sequen
 rounds. Before each point the machine's own limits are measured too: what memory delivers, what the
 dot-product instructions multiply. Every speed is told with its share of these. What was measured is
 stored as this model's profile on this machine, by which farthing plan and serve foretell times;
-for it, where --decode and --batch are left out, batches over long contexts are measured as well."""
+for it, where --decode and --batch are left out, batches over long contexts are measured as well.
+With --speculate, four texts are written in turn with tokens guessed ahead and without."""
 
 _EPILOG = """\
 POINTS are numbers like 512,4096; none leaves the part out. A point that the model's context cannot
@@ -32,6 +34,7 @@ examples:
   farthing bench smollm2-135m
   farthing bench model.gguf --prefill 512,4096 --decode 128 --batch 1,8,32
   farthing bench model.gguf --prefill 512 --decode none --price-per-hour 0.40
+  farthing bench model.gguf --prefill none --decode none --batch 1 --speculate ngram
   farthing bench model.gguf --decode 128,8192 --prefill none --batch none --kv-dtype int8 --json
 """
 
@@ -54,6 +57,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_backend_options(parser)
     parser.add_argument(
         "--seed", type=seed, default=0, metavar="N", help="of the random tokens (default 0)"
+    )
+    parser.add_argument(
+        "--speculate",
+        metavar="WAY",
+        default=SPECULATIONS[-1],
+        help="what guessing tokens ahead so gains on texts: auto, ngram, draft=MODEL or "
+        "self=SCHEME, as farthing run has them (default off: not measured)",
     )
     add_price(parser)
     parser.add_argument("--json", action="store_true", help="everything as one JSON object")
@@ -86,10 +96,12 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
     from farthing.backends.ceilings import Ceilings
     from farthing.backends.native import NativeBackend
     from farthing.cli.bench_report import Bench
+    from farthing.engine.drafting import drafting_of
     from farthing.engine.load import load
     from farthing.files.catalog import resolve
     from farthing.files.checkpoint import open_checkpoint
     from farthing.lab.bench import bench, buffer_bytes
+    from farthing.lab.bench_guessing import bench_guesses, prompts_within, room_for
     from farthing.lab.bench_ops import python_share
     from farthing.lab.bench_points import choose_points
     from farthing.lab.bench_prices import batch_prices
@@ -102,6 +114,7 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
     from farthing.plan.speed import Speed
     from farthing.plan.subject import ModelSubject
 
+    guesses = drafting_of(arguments.speculate).way != "off"
     progress.phase("find")
     path = resolve(arguments.model, progress)
     progress.phase("open")
@@ -123,9 +136,26 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
         progress=progress,
     ) as engine:
         report, tokenizer = engine.report, engine.tokenizer
+        prompts = prompts_within(engine, model.config.context_length) if guesses else []
     if report is None:
         raise RuntimeError("a loaded engine has a report")
     threads = report.threads
+    # Before all that takes minutes: what cannot guess for this model is refused here.
+    guessed: list[GuessedText] = []
+    if guesses:
+        context_length, cache_tokens = room_for(prompts)
+        with load(
+            path,
+            threads=threads,
+            kv_dtype=kv_dtype,
+            activations=mode,
+            speculate=arguments.speculate,
+            context_length=context_length,
+            cache_tokens=cache_tokens,
+            slots=1,
+            progress=progress,
+        ) as engine:
+            guessed = bench_guesses(engine, prompts, arguments.repeat, progress.phase)
 
     def planned(points: Points) -> MemoryPlan:
         longest, texts = points.needs(model.config.context_length)
@@ -181,4 +211,15 @@ def _measure(arguments: argparse.Namespace, progress: LoadProgress) -> Bench:
         speed = Speed(subject, profile.ceilings, profile)
         most = model.config.context_length
         prices = batch_prices(speed, result.batch, arguments.price_per_hour, most)
-    return Bench(result, report, points, shares, arguments.repeat, arguments.seed, stored, prices)
+    return Bench(
+        result,
+        report,
+        points,
+        shares,
+        arguments.repeat,
+        arguments.seed,
+        stored,
+        prices,
+        arguments.speculate,
+        guessed,
+    )

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from farthing.lab.bench import DECODE_TOKENS
+from farthing.lab.bench_guessing import TOKENS
 from farthing.lab.bench_shapes import DEFINITION, gains, knee_words, slowdowns
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from farthing.engine.load import LoadReport
     from farthing.lab.bench import BenchResult
+    from farthing.lab.bench_guessing import GuessedText
     from farthing.lab.bench_ops import OpTime, PythonShare
     from farthing.lab.bench_points import Measured, Points
     from farthing.lab.bench_shapes import Knee
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Bench:
     """Everything there is to tell. `profile` is the file it was stored in; `prices` are those of
-    tokens at each batch, where the machine's was given.
+    tokens at each batch, where the machine's was given. `guessed` are the texts that were written
+    with guesses as `speculate` has them, and without.
     """
 
     result: BenchResult
@@ -35,6 +38,8 @@ class Bench:
     seed: int
     profile: str | None
     prices: Sequence[Prices] | None = None
+    speculate: str = "off"
+    guessed: Sequence[GuessedText] = ()
 
 
 def print_json(bench: Bench) -> None:
@@ -88,6 +93,8 @@ def as_json(bench: Bench) -> dict[str, Any]:
         "knee": None if result.knee is None else {**asdict(result.knee), "definition": DEFINITION},
         "ops": [asdict(each) for each in result.ops],
         "python": [asdict(each) for each in bench.python],
+        "speculate": bench.speculate,
+        "guesses": [_guesses(each) for each in bench.guessed],
         "skipped": list(bench.points.skipped),
         "profile": bench.profile,
     }
@@ -129,6 +136,12 @@ def print_tables(bench: Bench) -> None:
             "ceiling (m memory, a arithmetic)"
         )
         write_table(_operations(result.ops))
+    if bench.guessed:
+        print(
+            f"\nguesses ({bench.speculate}): {TOKENS} tokens of one text at a time, greedily, in "
+            "turn with none"
+        )
+        write_table(_guessing(bench.guessed))
     print(f"\nPython's share of a step: {', '.join(map(_python, bench.python))}")
     for each in bench.points.skipped:
         print(f"skipped: {each}")
@@ -147,6 +160,18 @@ def _point(measured: Measured) -> dict[str, Any]:
         "step_ms": 1e3 * measured.step_seconds,
         "memory_share": measured.memory_share,
         "arithmetic_share": measured.arithmetic_share,
+    }
+
+
+def _guesses(text: GuessedText) -> dict[str, Any]:
+    return {
+        "text": text.text,
+        "tokens_per_second": text.guessing,
+        "tokens_per_second_without": text.plain,
+        "gain": text.gain,
+        "gain_range": text.gain_range,
+        "drafted": text.drafted,
+        "accepted": text.accepted,
     }
 
 
@@ -196,6 +221,21 @@ def _sweep(
             f"{each.arithmetic_share:.0%}",
         ]
         table.add_row(*row, *(values[index] for values in extra.values()))
+    return table
+
+
+def _guessing(texts: Sequence[GuessedText]) -> Table:
+    table = _table("text", "tokens/s", "without", "gain", "least to most", "guesses right")
+    for each in texts:
+        low, high = each.gain_range
+        table.add_row(
+            each.text,
+            f"{each.guessing:,.0f}",
+            f"{each.plain:,.0f}",
+            f"{each.gain:.2f}",
+            f"{low:.2f} to {high:.2f}",
+            f"{each.accepted:,} of {each.drafted:,}",
+        )
     return table
 
 
