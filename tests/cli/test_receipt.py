@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import httpx
@@ -11,6 +12,7 @@ import tiny
 from cli.serve_process import serving
 from engine.threads import eventually
 from farthing.cli import main
+from farthing.files.checkpoint import RECEIPT_FILE
 from receipts import folder_with_receipt
 
 if TYPE_CHECKING:
@@ -54,6 +56,25 @@ def test_a_receipt_for_other_weights_is_refused_and_the_model_runs(
 
 def test_a_model_without_one_has_no_such_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert load_lines(tiny.shared("llama", "safetensors", "BF16"), capsys) == []
+
+
+def test_a_plan_shows_it_and_says_that_no_weights_were_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = folder_with_receipt(tmp_path / "model")
+    asked = ["plan", str(model), "--ceilings", "none", "--memory", "1GiB"]
+    assert main(asked) == 0
+    told = capsys.readouterr().out
+    assert "receipt int4-g128 gptq, 4.125 bits a weight; against a-model (16 bits)" in told
+    assert "not held against the weights" in told
+    assert main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["receipt"]["agreement"]["value"] == 0.92
+    (model / RECEIPT_FILE).write_text("[]")
+    assert main(asked) == 0
+    assert "receipt refused: " in capsys.readouterr().out
+    (model / RECEIPT_FILE).unlink()
+    assert main(asked) == 0
+    assert "receipt" not in capsys.readouterr().out
 
 
 def test_a_server_shows_it_soon_after_it_is_ready(tmp_path: Path) -> None:

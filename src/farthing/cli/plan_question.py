@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from farthing.cli.plan_source import Described
     from farthing.engine.drafting import Drafting
+    from farthing.files.receipt import Receipt
     from farthing.models.load import Model
     from farthing.plan.precision import Precision
     from farthing.plan.shapes import Shape
@@ -42,7 +43,8 @@ _EXAMPLES_ALLOW = {"examples", "json", "model", "config", "kv_dtype"}
 class Asked:
     """What the plan is about: a model read from its headers, or a shape. `path` is where it is.
 
-    `draft` gives the model that guesses beside it, of its target in one precision.
+    `draft` gives the model that guesses beside it, of its target in one precision; `receipt` is as
+    in `Described`.
     """
 
     model: Model | None
@@ -53,6 +55,7 @@ class Asked:
     reserve: int
     draft_rows: int = 0
     draft: Callable[[Model], Model] | None = None
+    receipt: Receipt | str | None = None
 
     @property
     def context_length(self) -> int | None:
@@ -143,6 +146,7 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
             *(found.model, None, arguments.model, found.where, found.bytes, reserve or 0),
             draft_rows=rows,
             draft=draft,
+            receipt=found.receipt,
         )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from farthing.cli.plan import Answer
+    from farthing.files.receipt import Receipt
     from farthing.plan.grid import Cell, Timing
     from farthing.plan.sum import MemorySum
 
@@ -91,6 +92,8 @@ def print_json(answer: Answer) -> None:
 
 def as_json(answer: Answer) -> dict[str, Any]:
     """All figures: bytes, tokens, seconds, and money for a million tokens."""
+    import msgspec
+
     from farthing.lab.facts import machine
     from farthing.plan.profile import model_digest
 
@@ -106,6 +109,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
             "sha256": None if asked.model is None else model_digest(asked.model),
             "sha256_of": "operations, shapes and formats",
         },
+        "receipt": None if asked.receipt is None else msgspec.to_builtins(asked.receipt),
         "machine": machine(),
         "threads": answer.machine.threads,
         "isa": answer.machine.isa,
@@ -158,6 +162,8 @@ def _head(answer: Answer) -> list[str]:
         else asked.name,
         f"memory {shown_size(question.room)}, {answer.room_source}",
     ]
+    if asked.receipt is not None:
+        lines.append(f"receipt {_receipt(asked.receipt)}")
     if question.objective is not None:
         lines.append(f"slo {question.objective}")
     ceilings = answer.machine.ceilings
@@ -175,6 +181,12 @@ def _head(answer: Answer) -> list[str]:
             break
     lines += [f"  {why}" for why in answer.why_no_profile[:1]]
     return [*lines, *answer.remarks]
+
+
+def _receipt(receipt: Receipt | str) -> str:
+    if isinstance(receipt, str):
+        return f"refused: {receipt}"
+    return f"{receipt.summary()}; not held against the weights, as run and serve do"
 
 
 def _grid_table(answer: Answer) -> Table:

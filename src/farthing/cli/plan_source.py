@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from farthing.cli.progress import terminal_progress
+from farthing.core import FarthingError
 from farthing.files.catalog import resolve
 from farthing.files.checkpoint import open_checkpoint
 from farthing.files.hub_headers import headers, remote_id
+from farthing.files.receipt import stored_receipt
 from farthing.models.load import load_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from farthing.files.receipt import Receipt
     from farthing.models.load import Model
 
 
@@ -23,13 +26,15 @@ if TYPE_CHECKING:
 class Described:
     """A model whose weights need not be here; `bytes` is what its weights' files have.
 
-    `path` is where all of it is, None where only headers are.
+    `path` is where all of it is, None where only headers are. `receipt` is what lies with it, or
+    why that is none: not held against the weights, which are not read.
     """
 
     model: Model
     where: str
     bytes: int
     path: Path | None
+    receipt: Receipt | str | None
 
 
 @contextmanager
@@ -53,4 +58,8 @@ def _read(path: Path, where: str, whole: Path | None) -> Described:
     with open_checkpoint(path) as checkpoint:
         loaded = load_model(checkpoint)
         size = sum(tensor.data.nbytes for tensor in checkpoint.tensors.values())
-        return Described(loaded, where, size, whole)
+        try:
+            receipt: Receipt | str | None = stored_receipt(checkpoint)
+        except FarthingError as error:
+            receipt = str(error)
+        return Described(loaded, where, size, whole, receipt)
