@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from engine.scripted import engine, engine_over, rambling, saying
 from engine.threads import Held, close_in_a_step
+from farthing.engine.stream import Stream
 from serve.events import choices, chunks, events
 from serve.server import Served, serving
+
+if TYPE_CHECKING:
+    from farthing.engine.completion import Completion
 
 
 def stream_chat(served: Served, **fields: Any) -> str:
@@ -65,6 +69,22 @@ def test_the_usage_comes_last_with_no_choices_where_it_was_asked_for(server: Ser
 
 def test_without_being_asked_for_there_is_no_usage(server: Served) -> None:
     assert '"usage"' not in stream_chat(server, max_tokens=5)
+
+
+def test_the_usage_in_each_chunk_takes_no_longer_as_the_text_grows(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Stream.completion
+    looks: list[Stream] = []
+
+    def looked(stream: Stream) -> Completion:
+        looks.append(stream)
+        return whole.fget(stream)  # type: ignore[misc,no-any-return]
+
+    monkeypatch.setattr(Stream, "completion", property(looked))
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    server.complete(max_tokens=60, n=3, stream=True, stream_options=options)
+    assert len(looks) <= 3 * 2  # when it ends
 
 
 def test_continuous_usage_grows_with_the_text(server: Served) -> None:

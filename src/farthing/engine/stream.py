@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from farthing.engine.answer import Answer, Waiter
     from farthing.engine.loop import Loop
     from farthing.engine.prompt_rows import TokenLogprob
-    from farthing.engine.sequence import Sequence
 
 T = TypeVar("T")
 
@@ -116,7 +115,7 @@ class Stream:
             token_ids=() if sequence is None else tuple(sequence.tokens[first : first + made]),
             finish_reason="cancelled" if cut else answer.reason if ended else None,
             logprobs=None if logprobs is None else tuple(logprobs[:made]),
-            usage=_usage(first, made, sequence),
+            usage=self._usage(made),
             seed=answer.seed,
             timing=Timing(
                 prefill_seconds=answer.first - answer.submitted,
@@ -129,6 +128,17 @@ class Stream:
             prompt_logprobs=self.prompt_logprobs,
             embedding=answer.embedding if ended and not cut else None,
         )
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens so far; takes the same time however many they are."""
+        return self._usage(self.made)
+
+    def _usage(self, made: int) -> Usage:
+        prompt, sequence = len(self._answer.request.prompt), self._answer.sequence
+        if sequence is None:
+            return Usage(prompt, made)
+        return Usage(prompt, made, sequence.reused, sequence.drafted, sequence.accepted)
 
     @property
     def prompt_logprobs(self) -> tuple[TokenLogprob | None, ...] | None:
@@ -300,9 +310,3 @@ def interleaved(
     finally:
         for stream in streams.values():
             stream.close()
-
-
-def _usage(prompt: int, made: int, sequence: Sequence | None) -> Usage:
-    if sequence is None:
-        return Usage(prompt, made)
-    return Usage(prompt, made, sequence.reused, sequence.drafted, sequence.accepted)

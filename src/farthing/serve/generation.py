@@ -189,7 +189,7 @@ class Generation:
 
     def cached_tokens(self) -> int:
         """The tokens of the prompts that the cache had; the answers to a prompt share it."""
-        return sum(stream.completion.usage.cached_tokens for stream in self._first())
+        return sum(stream.usage.cached_tokens for stream in self._first())
 
     def _first(self) -> list[Stream]:
         """The first answer to each prompt."""
@@ -221,7 +221,7 @@ class Generation:
         )
 
     def _written(self, reasoning: int) -> WrittenTokens | UnsetType:
-        usages = [stream.completion.usage for stream in self._streams]
+        usages = [stream.usage for stream in self._streams]
         drafted = sum(usage.drafted_tokens for usage in usages)
         accepted = sum(usage.accepted_tokens for usage in usages)
         if not (drafted or reasoning):
