@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _QUICK_BYTES = 2048
 """A text of so many bytes is encoded sooner than another thread is woken."""
 
-_AT_ONCE = 64
-"""So many prompts are submitted in a millisecond or two."""
+_AT_ONCE = 16
+"""So many prompts of thousands of tokens are submitted in a few milliseconds."""
 
 
 @dataclass(frozen=True)
