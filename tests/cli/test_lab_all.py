@@ -58,7 +58,7 @@ def test_every_section_is_in_the_report_with_where_it_comes_from(
 ) -> None:
     page = tmp_path / "report.html"
     found = found_in_json(capsys, str(path), "--html", str(page))
-    assert found["report"] == 2
+    assert found["report"] == 3
     assert tuple(each["section"] for each in found["sections"]) == NAMES
     assert found["failures"] == []
     assert found["model"]["sha256"] == model_hash(path)

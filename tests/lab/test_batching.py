@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from farthing.models.load import Model
     from farthing.plan.memory import MemoryPlan
 
+STEADY = Drift(9, 0.0, 0.0, 0.0, 0.0)
 READ, MULTIPLY = 1e9, dict.fromkeys(ActivationMode, 1e9)
 
 
@@ -55,7 +56,7 @@ def result_of(
 
 
 def test_the_knee_is_found_where_no_doubling_pays_any_more() -> None:
-    table = curve_table(result_of({1: 4.0, 2: 4.2, 4: 4.5, 8: 8.5, 16: 17.0}))
+    table = curve_table(result_of({1: 4.0, 2: 4.2, 4: 4.5, 8: 8.5, 16: 17.0}), STEADY)
     assert "The knee is a batch of 4, because of arithmetic: the next doubling adds 6%." in (
         table.finding
     )
@@ -68,7 +69,7 @@ def test_the_knee_is_found_where_no_doubling_pays_any_more() -> None:
 
 
 def test_a_curve_without_a_knee_is_told_as_it_is() -> None:
-    table = curve_table(result_of({1: 4.0, 2: 4.0, 4: 4.0}))
+    table = curve_table(result_of({1: 4.0, 2: 4.0, 4: 4.0}), STEADY)
     assert "The knee is not reached up to a batch of 4: the last doubling still adds 100%" in (
         table.finding
     )
@@ -77,17 +78,21 @@ def test_a_curve_without_a_knee_is_told_as_it_is() -> None:
 
 
 def test_the_sentence_says_what_the_table_says_of_the_doubling_after_the_knee() -> None:
-    table = curve_table(result_of({1: 4.0, 2: 4.2, 4: 8.8}, {4: 7.9}))
+    table = curve_table(result_of({1: 4.0, 2: 4.2, 4: 8.8}, {4: 7.9}), STEADY)
     added = table.rows[2][3]
     assert isinstance(added, Samples)
     assert f"the next doubling adds {added.median:.0f}%." in table.finding
 
 
-def test_throughput_grows_more_than_the_wait_only_where_a_doubling_adds_enough() -> None:
+@pytest.mark.parametrize(("drift", "met"), [(0.0, False), (0.1, None)])
+def test_throughput_grows_more_than_the_wait_only_where_a_doubling_adds_enough(
+    drift: float, met: bool | None
+) -> None:
     """A third more throughput is a wait of a half more: the wait grew more."""
-    table = curve_table(result_of({1: 4.0, 2: 6.0, 4: 12.0}))
+    moved = Drift(9, drift, drift, drift, drift)
+    table = curve_table(result_of({1: 4.0, 2: 6.0, 4: 12.0}), moved)
     assert table.expectation is not None
-    assert table.expectation.met is False
+    assert table.expectation.met is met
 
 
 def test_more_throughput_for_more_latency_is_not_what_was_expected() -> None:
@@ -120,7 +125,7 @@ def test_a_knee_that_the_rounds_leave_open_is_told_by_its_bounds_and_not_judged_
     milliseconds: dict[int, float], place: str, met: bool | None
 ) -> None:
     """From 2 to 4 throughput grows by 27 %, and by 16 to 40 % as far as a tenth of noise tells."""
-    table = curve_table(result_of(milliseconds))
+    table = curve_table(result_of(milliseconds), STEADY)
     assert f"The knee is {place}: the measured intervals leave it open." in table.finding
     assert table.expectation is not None
     assert table.expectation.met is met

@@ -87,7 +87,7 @@ def curve(subject: Subject) -> Table:
             )
         finally:
             ceilings.close()
-    return curve_table(result)
+    return curve_table(result, drift_of(subject.gauge.taken))
 
 
 def served(subject: Subject, cost: StepCost) -> Iterator[Table]:

@@ -37,8 +37,11 @@ SHOWN_CLOCKS = (
 """From admission to the last token nobody waits for anybody, so that clock is left out."""
 
 
-def curve_table(result: BenchResult) -> Table:
-    """Step time and throughput by number of sequences, beside what the ceilings alone need."""
+def curve_table(result: BenchResult, drift: Drift) -> Table:
+    """Step time and throughput by number of sequences, beside what the ceilings alone need.
+
+    What is judged is what the machine's `drift` leaves as it is.
+    """
     batch = result.batch
     seconds = [Samples(each.seconds) for each in batch]
     speeds = [spent.per(each.tokens) for each, spent in zip(batch, seconds, strict=True)]
@@ -81,7 +84,7 @@ def curve_table(result: BenchResult) -> Table:
         f"one's wait {waited:.2f} times. {found}",
         Expectation(
             "throughput grows more than the wait at first, and there is a knee",
-            None if knee is None else _as_expected(added[0].median, knee.within),
+            None if knee is None else _as_expected(added[0], knee.within, drift),
         ),
         notes=(f"the knee is {DEFINITION}", "reading and multiplying: at this machine's ceilings"),
         plots=(
@@ -97,14 +100,21 @@ def curve_table(result: BenchResult) -> Table:
     )
 
 
-def _as_expected(first: float, within: tuple[int | None, int | None]) -> bool | None:
+def _as_expected(
+    first: Samples, within: tuple[int | None, int | None], drift: Drift
+) -> bool | None:
     """A doubling that adds s % makes throughput 1 + s / 100 times, and the wait 2 over that.
 
-    None where the intervals leave open whether there is a knee.
+    Not judged where the intervals leave open whether there is a knee, either.
     """
-    if (1 + first / 100) ** 2 <= 2 or within == (None, None):
-        return False
-    return None if within[1] is None else True
+
+    def grows_more(added: float) -> bool:
+        return (1 + added / 100) ** 2 > 2
+
+    return judged(
+        grows_more(first.median) and within[1] is not None,
+        not grows_more(first.widened(drift).high) or within == (None, None),
+    )
 
 
 def _added(batch: Sequence[Measured], speeds: Sequence[Samples], at: int) -> Samples:
