@@ -14,6 +14,7 @@ from farthing.lab.bench_shapes import (
     gains,
     knee_index,
     knee_words,
+    middle_gains,
     slowdowns,
 )
 from farthing.plan.cost import Cost
@@ -94,6 +95,26 @@ def test_a_sweep_that_still_pays_has_no_knee() -> None:
     assert knee.predicted == pytest.approx(10_000)
 
 
+def in_rounds(step: Measured, noise: list[float]) -> Measured:
+    """Slower by these shares, or faster where they are below 0."""
+    seconds = tuple(
+        step.seconds[0] * (1 + each) if each > 0 else step.seconds[0] / (1 - each) for each in noise
+    )
+    count = len(noise)
+    return replace(
+        step,
+        seconds=seconds,
+        memory_seconds=step.memory_seconds * count,
+        arithmetic_seconds=step.arithmetic_seconds * count,
+    )
+
+
+def test_rounds_that_are_slow_as_a_whole_leave_the_knee_as_sure() -> None:
+    knee = find_knee([in_rounds(each, [0.5, 0.0, -0.5]) for each in batch(POWERS)], READ, PEAK)
+    assert knee is not None
+    assert (knee.sequences, knee.within) == (8, (8, 8))
+
+
 @pytest.mark.parametrize(
     ("noise", "within", "words"),
     [
@@ -114,16 +135,11 @@ def test_a_knee_is_as_sure_as_the_rounds_are(
     noise: float, within: tuple[int | None, int | None], words: str
 ) -> None:
     """Of 3 rounds the medians are the same however noisy the others, and so would the knee be."""
-    noisy = [
-        replace(
-            each,
-            seconds=(each.seconds[0] / (1 + noise), each.seconds[0], each.seconds[0] * (1 + noise)),
-            memory_seconds=each.memory_seconds * 3,
-            arithmetic_seconds=each.arithmetic_seconds * 3,
-        )
-        for each in batch(POWERS)
+    steps = [
+        in_rounds(each, [noise, 0.0, -noise] if at % 2 else [-noise, 0.0, noise])
+        for at, each in enumerate(batch(POWERS))
     ]
-    knee = find_knee(noisy, READ, PEAK)
+    knee = find_knee(steps, READ, PEAK)
     assert knee is not None
     assert knee.within == within
     assert (knee.sequences, knee.cause) == ((8, "arithmetic") if knee.known else (None, None))
@@ -188,3 +204,18 @@ def test_time_that_does_not_depend_on_memory_flattens_the_slope() -> None:
 
 def test_no_point_has_no_slope() -> None:
     assert slowdowns([]) == []
+
+
+def test_what_a_doubling_adds_is_that_of_the_middle_round_not_of_the_middle_times() -> None:
+    """A round in which the machine is slow is slow for both: their ratio tells more."""
+
+    def timed(count: int, *seconds: float) -> Measured:
+        cost = Cost({INT8: count}, 1, 0)
+        return Measured(count, count, cost, seconds, (0.1,) * 3, (0.2,) * 3)
+
+    batch = [timed(1, 1.0, 2.0, 4.0), timed(2, 1.1, 4.0, 4.4)]
+    assert middle_gains(batch) == pytest.approx([2 / 1.1 - 1])
+    knee = find_knee(batch, READ, PEAK)
+    assert knee is not None
+    assert knee.sequences is None
+    assert knee.gain == pytest.approx(2 / 1.1 - 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from farthing.lab.bench import DECODE_TOKENS
 from farthing.lab.bench_guessing import TOKENS
-from farthing.lab.bench_shapes import DEFINITION, gains, knee_words, slowdowns
+from farthing.lab.bench_shapes import DEFINITION, knee_words, middle_gains, slowdowns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,11 +117,8 @@ def print_tables(bench: Bench) -> None:
         print(
             f"\nbatch: sequences that decode together, each at a context of {result.batch_context}"
         )
-        adds = gains(
-            [each.point for each in result.batch],
-            [each.tokens_per_second for each in result.batch],
-        )
-        columns = {"the next doubling adds": [f"{gain:+.0%}" for gain in adds] + [""]}
+        adds = [f"{gain:+.0%}" for gain in middle_gains(result.batch)]
+        columns = {"the next doubling adds": [*adds, ""]}
         if bench.prices is not None:
             columns["a million: prompt / cached / written"] = [
                 f"{each.prompt:,.3g} / {each.cached:,.3g} / {each.generated:,.3g}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from farthing.engine.simulate import Batching, Clock
 from farthing.lab.batching_gains import PAIR_LATENCY, PAIR_THROUGHPUT
-from farthing.lab.bench_shapes import DEFINITION, gains, knee_words
+from farthing.lab.bench_shapes import DEFINITION, gains_by_round, knee_words
 from farthing.lab.samples import Interval, Samples
 from farthing.lab.table import Column, Expectation, Plot, Row, Table, judged
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from farthing.engine.simulate import Outcome
     from farthing.lab.batching_gains import Arrivals, Gain, GainSpread, Moves
     from farthing.lab.bench import BenchResult
-    from farthing.lab.bench_points import Measured
     from farthing.lab.drift import Drift
 
 _MOVED = (
@@ -45,7 +44,11 @@ def curve_table(result: BenchResult, drift: Drift) -> Table:
     batch = result.batch
     seconds = [Samples(each.seconds) for each in batch]
     speeds = [spent.per(each.tokens) for each, spent in zip(batch, seconds, strict=True)]
-    added = [_added(batch, speeds, at) for at in range(1, len(batch))]
+    by_round = gains_by_round(batch)
+    added = [
+        Samples(tuple(1 + gain for gain in each), paired=True).shifted(-1).scaled(100)
+        for each in by_round
+    ]
     rows = tuple(
         (
             each.point,
@@ -64,9 +67,7 @@ def curve_table(result: BenchResult, drift: Drift) -> Table:
     if knee is None:
         found = "One point makes no curve."
     else:
-        at = -1 if knee.sequences is None else [m.point for m in batch].index(knee.sequences)
-        shown = replace(knee, gain=added[at].median / 100)
-        found = f"The knee is {knee_words(shown, last.point)}."
+        found = f"The knee is {knee_words(knee, last.point)}."
     marks = ((float(knee.sequences), "knee"),) if knee and knee.sequences else ()
     return Table(
         "curve",
@@ -115,14 +116,6 @@ def _as_expected(
         grows_more(first.median) and within[1] is not None,
         not grows_more(first.widened(drift).high) or within == (None, None),
     )
-
-
-def _added(batch: Sequence[Measured], speeds: Sequence[Samples], at: int) -> Samples:
-    """Percent that each doubling before a point adds, by round."""
-    points = [each.point for each in batch[at - 1 : at + 1]]
-    rounds = zip(speeds[at - 1].values, speeds[at].values, strict=True)
-    ratios = tuple(1 + gains(points, pair)[0] for pair in rounds)
-    return Samples(ratios, paired=True).shifted(-1).scaled(100)
 
 
 def served_table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log2
+from statistics import median
 from typing import TYPE_CHECKING
 
 from farthing.lab.tune_rounds import median_interval
@@ -72,6 +73,18 @@ def gains(sequences: Sequence[int], rates: Sequence[float]) -> list[float]:
     ]
 
 
+def gains_by_round(batch: Sequence[Measured]) -> list[tuple[float, ...]]:
+    """`gains`, of each round, in which neighbours met the same machine."""
+    points = [each.point for each in batch]
+    rounds = zip(*([each.tokens / spent for spent in each.seconds] for each in batch), strict=True)
+    return list(zip(*(gains(points, rates) for rates in rounds), strict=True))
+
+
+def middle_gains(batch: Sequence[Measured]) -> list[float]:
+    """The medians of `gains_by_round`."""
+    return [median(each) for each in gains_by_round(batch)]
+
+
 def knee_index(gains: Sequence[float]) -> int | None:
     """The index of the first point from which on no gain reaches `GAIN`; None where the last does.
 
@@ -109,14 +122,17 @@ def find_knee(
     bytes_per_second: float,
     products_per_second: Mapping[ActivationMode, float],
 ) -> Knee | None:
-    """The knee of a sweep over rising numbers of sequences; None for fewer than two points."""
+    """The knee of a sweep over rising numbers of sequences; None for fewer than two points.
+
+    What a doubling adds is its `middle_gains`, and within what bounds, the rounds say.
+    """
     if len(batch) < 2:
         return None
     points = [each.point for each in batch]
-    found = gains(points, [each.tokens_per_second for each in batch])
-    intervals = [median_interval(each.seconds) for each in batch]
-    possible = possible_knees(points, *map(list, zip(*intervals, strict=True)))
+    intervals = [median_interval(each) for each in gains_by_round(batch)]
+    possible = [knee_index(bound) for bound in zip(*intervals, strict=True)]
     least, most = (None if at is None else points[at] for at in possible)
+    found = middle_gains(batch)
     index = knee_index(found) if least == most else None
     after = batch[-1] if index is None else batch[index + 1]
     weights = after.cost.weight_bytes / bytes_per_second
