@@ -28,7 +28,7 @@ figures where the machine moves as much between them again as within them."""
 FEWEST_LOOKS = 5
 """Of fewer nothing is concluded."""
 
-READINGS = 5
+READINGS = 4
 """Of one look."""
 
 _SECONDS_APART = 3.0
