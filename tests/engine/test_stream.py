@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from engine.scripted import EOS, VOCABULARY, engine, engine_over, saying
+from engine.driving import Guesser
+from engine.scripted import EOS, VOCABULARY, engine, engine_over, rambling, saying
 from engine.threads import Held, eventually, in_threads
 from farthing.backends.null import NullBackend
 from farthing.core import FarthingError, SamplingParams
+from farthing.engine.speculate import Speculation
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from farthing.core import StepPlan, StepResult
     from farthing.engine.completion import Delta
+    from farthing.engine.sequence import Sequence
     from farthing.engine.stream import Stream
 
 
@@ -311,6 +316,42 @@ def test_reading_a_text_that_failed_gives_what_was_made_and_then_raises() -> Non
     with pytest.raises(FarthingError, match="made to fail"):
         stream.result()
     assert one.idle
+
+
+def overflowing(prefix: NDArray[np.int32]) -> NDArray[np.float32]:
+    """No numbers where one of the last three tokens is `~`, which is never written."""
+    logits = rambling(prefix)
+    logits[ord("~")] = -30
+    return np.full_like(logits, np.nan) if ord("~") in prefix[-3:] else logits
+
+
+@pytest.mark.parametrize("scored", [False, True])
+@pytest.mark.parametrize("drafts", [False, True])
+def test_who_gets_no_numbers_fails_alone(scored: bool, drafts: bool) -> None:
+    """Neither those of the same step nor whom a guess would lead there, had it been right."""
+
+    class Leading(Guesser):
+        def guess(self, sequence: Sequence, most: int) -> list[int]:
+            return [ord("~")] * most
+
+    sampling = SamplingParams(max_tokens=20, prompt_logprobs=1 if scored else None, logprobs=1)
+    texts = ["one", "two", "three"]
+    with engine(overflowing) as one:
+        expected = one.generate(texts, sampling)
+    speculation = Speculation(Leading(), 3, always=True) if drafts else None
+    with engine(overflowing, speculation=speculation) as one:
+        streams = [one.stream(text, sampling) for text in (*texts, "x~", "~ and more", "x~y")]
+        read = one.stream("~ab", SamplingParams(max_tokens=0, prompt_logprobs=0))
+        for stream, wanted in zip(streams, expected, strict=False):
+            found = stream.result()
+            assert found.token_ids == wanted.token_ids
+            assert found.logprobs == wanted.logprobs
+            assert found.prompt_logprobs == wanted.prompt_logprobs
+        for stream in (streams[3], streams[5], read, *([streams[4]] if scored else [])):
+            with pytest.raises(FarthingError, match="logits are not numbers"):
+                stream.result()
+        assert (one.stats().counters.drafts.proposed > 0) == drafts
+        assert one.idle
 
 
 def test_a_model_whose_scores_are_no_numbers_is_one_clear_error() -> None:

@@ -356,12 +356,7 @@ class Loop:
         shape, texts, drafts = scheduler.shape, len(scheduler.planned), scheduler.drafted
         cost.observe(shape, self._step_seconds)
         charge(scheduler.planned, cost, self._step_seconds)
-        try:
-            gained = scheduler.commit(result)
-        except FarthingError as error:
-            self._fail(error)
-            return
-        for sequence in gained:
+        for sequence in scheduler.commit(result):
             answer = self._answers[sequence]
             try:
                 answer.take(self.scheduler, self._now, self.native_seconds)

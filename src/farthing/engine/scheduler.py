@@ -19,7 +19,7 @@ from bisect import insort
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from farthing.core import BLOCK_TOKENS, FarthingError
+from farthing.core import BLOCK_TOKENS
 from farthing.engine.budget import share_out
 from farthing.engine.cost import StepCost, StepShape
 from farthing.engine.kv import BlockPool, blocks_for
@@ -34,7 +34,7 @@ from farthing.engine.waiting import WaitingLine
 if TYPE_CHECKING:
     from collections.abc import Sequence as ListOf
 
-    from farthing.core import Request, StepPlan, StepResult
+    from farthing.core import FarthingError, Request, StepPlan, StepResult
     from farthing.engine.constraints import Matcher
     from farthing.engine.limits import Limits
     from farthing.engine.prefix import PrefixIndex
@@ -192,11 +192,9 @@ class Scheduler:
 
         And those that end without one, since only their prompt was to be read. A sequence that
         ended has given its blocks back by then, and its `finish_reason` is set: "error" for one
-        whose request leaves no token to choose, or cannot be followed further. Raises
-        `FarthingError` where the model gives no token, and then takes in nothing.
+        whose request leaves no token to choose, or cannot be followed further, and for one that the
+        model gives no numbers for.
         """
-        if self._step.wanted and result.tokens.min() < 0:
-            self._refuse_no_numbers(result)
         step, self._step, self._kept = self._step, Step(), []
         for sequence, count in step.parts:
             end = sequence.computed + count
@@ -216,12 +214,13 @@ class Scheduler:
             for row, (sequence, token, target) in enumerate(
                 zip(step.wanted, tokens, step.targets, strict=True)
             ):
-                if target < 0:
+                if target < 0 and sequence.finish_reason is None:
                     self._append(sequence, result, row, token)
-        for sequence in step.read:
+        read = [sequence for sequence in step.read if sequence.finish_reason is None]
+        for sequence in read:
             sequence.finish_reason = "length"
             self._stop(sequence)
-        return [*gained, *step.read] if step.read else gained
+        return [*gained, *read] if read else gained
 
     def _append(self, sequence: Sequence, result: StepResult, row: int, token: int) -> None:
         """A sequence gains the token that its row has given."""
@@ -258,18 +257,6 @@ class Scheduler:
         sequence.computed += 1
         sequence.furthest = max(sequence.furthest, sequence.computed)
         self._reuse.offer(sequence)
-
-    def _refuse_no_numbers(self, result: StepResult) -> None:
-        step = self._step
-        for sequence, token, target in zip(
-            step.wanted, result.tokens.tolist(), step.targets, strict=True
-        ):
-            if token < 0 and (target >= 0 or not sequence.is_restricted):
-                raise FarthingError(
-                    "no token can be chosen: the model's logits are not numbers; the weights are "
-                    "damaged or the prompt overflows them. Fetch the model again, or try "
-                    "--activations fp32 and --kv-dtype fp32"
-                )
 
     def end(self, sequence: Sequence, reason: FinishReason, length: int | None = None) -> None:
         """Ends a sequence between two steps: a stop string was met, or nobody waits for it.
@@ -322,19 +309,25 @@ class Scheduler:
             raise ValueError(f"the tables list block {wrong[0]} {references[wrong[0]]} times")
 
     def _take_prompt_rows(self, step: Step, result: StepResult) -> list[Sequence]:
-        """What sequences wanted of their prompts; gives those that are to gain a token."""
-        gained: list[Sequence] = []
-        for row, (sequence, target) in enumerate(zip(step.wanted, step.targets, strict=True)):
+        """What sequences wanted of their prompts; gives those that are to gain a token, or fail."""
+        gained: dict[Sequence, None] = {}
+        for row, (sequence, token, target) in enumerate(
+            zip(step.wanted, result.tokens.tolist(), step.targets, strict=True)
+        ):
             if target < 0:
-                gained.append(sequence)
+                gained[sequence] = None
             elif sequence.scores is not None:
                 sequence.scores.take(result, row)
+                if token < 0 and sequence.finish_reason is None:
+                    sequence.lack_numbers()
+                    self._stop(sequence)
+                    gained[sequence] = None
         at = 0
         for sequence, _, count in step.pooled:
             if sequence.mean is not None and result.hidden is not None:
                 sequence.mean.take(result.hidden[at : at + count])
             at += count
-        return gained
+        return list(gained)
 
     def _admit(self) -> None:
         """First in line, first in, while there are slots and room for all that is known.

@@ -6,13 +6,13 @@ import math
 import os
 from typing import TYPE_CHECKING, Literal
 
-from farthing.core import RequestError
+from farthing.core import FarthingError, RequestError
 from farthing.engine.prefix import root_hash
 from farthing.engine.prompt_rows import PromptMean, PromptScores, TokenLogprob, token_logprob
 from farthing.engine.rows import Adjustments
 
 if TYPE_CHECKING:
-    from farthing.core import FarthingError, Request, StepResult
+    from farthing.core import Request, StepResult
     from farthing.engine.constraints import Matcher
     from farthing.engine.prefix import Miss
 
@@ -115,7 +115,10 @@ class Sequence:
         A token of -1 says that none could be chosen.
         """
         if token < 0:
-            self._fail(_no_token())
+            if self.is_restricted:
+                self._fail(_no_token())
+            else:
+                self.lack_numbers()
             return
         self.tokens.append(token)
         if self.adjustments is not None:
@@ -145,6 +148,16 @@ class Sequence:
     def is_restricted(self) -> bool:
         """Whether the request itself may leave no token to choose."""
         return self.matcher is not None or -math.inf in self.request.sampling.logit_bias.values()
+
+    def lack_numbers(self) -> None:
+        """It ends: the model's logits are no numbers for it."""
+        self._fail(
+            FarthingError(
+                "no token can be chosen: the model's logits are not numbers; the weights are "
+                "damaged or the prompt overflows them. Fetch the model again, or try --activations "
+                "fp32 and --kv-dtype fp32"
+            )
+        )
 
     def _completes(self, matcher: Matcher, token: int) -> bool:
         try:
