@@ -304,6 +304,25 @@ def test_more_than_the_disk_or_the_memory_has_is_refused_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["settings.json", "schedule.json"])
+def test_what_is_damaged_of_an_unfinished_run_is_thrown_away_by_a_restart(
+    name: str, tmp_path: Path
+) -> None:
+    from farthing.forge.workplace import workplace
+
+    out = tmp_path / "draft"
+    with workplace(out, {}, restart=False) as place:
+        place.decide({"steps": 1})
+        (place.folder / name).write_text("torn")
+    with (
+        pytest.raises(FarthingError, match=rf"{name} is not sound JSON .*: --restart"),
+        workplace(out, {}, restart=False) as place,
+    ):
+        place.schedule()
+    with workplace(out, {}, restart=True) as place:
+        assert place.schedule() is None
+
+
 def test_two_processes_do_not_work_at_one_place(tmp_path: Path) -> None:
     from farthing.forge.workplace import workplace
 
