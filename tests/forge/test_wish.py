@@ -84,7 +84,7 @@ def test_rotation_needs_no_text() -> None:
 
 
 def test_a_text_that_nothing_uses_is_refused() -> None:
-    with pytest.raises(FarthingError, match="nothing here is calibrated: int4-g128 without"):
+    with pytest.raises(FarthingError, match="nothing here is calibrated: int4-g128 leaves nothing"):
         Wish("INT4_G128", (), (), TEXT).check()
     with pytest.raises(FarthingError, match="nothing here is calibrated"):
         Wish("INT4_G128", (), (Method.ROTATE,), TEXT).check()

@@ -46,8 +46,8 @@ class Wish:
         searching = {self.scheme, *(rule.scheme for rule in self.keep)}
         if self.calibration is not None and not needing and not any(map(weighs_search, searching)):
             raise FarthingError(
-                f"nothing here is calibrated: {spelling(self.scheme)} without a method leaves "
-                "nothing to choose; add a method, or leave the calibration text out"
+                f"nothing here is calibrated: {spelling(self.scheme)} leaves nothing to "
+                "choose; add a method that calibrates, or leave the calibration text out"
             )
         if self.receipt is not None and self.calibration is not None:
             text = held_out_text() if self.receipt.text is None else self.receipt.text
