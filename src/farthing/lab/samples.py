@@ -105,7 +105,8 @@ class Samples:
         return self.level is None and min(self.values) > 0
 
     def _distance(self, low: float, high: float) -> float:
-        return log(high / low) if self._by_factor else high - low
+        # Not of their quotient, which may be 0 for what somebody has written into a report.
+        return log(high) - log(low) if self._by_factor else high - low
 
 
 def _factor(distance: float) -> float:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from farthing.core import RequestError
@@ -128,6 +128,8 @@ _EXTREME = st.one_of(
 
 
 @given(st.lists(_EXTREME, min_size=1, max_size=4), st.none() | _EXTREME, _EXTREME, st.booleans())
+@example([1e308, 1e308], None, -1.0, False)  # whose median is infinite
+@example([5e-324, 1e308], None, 1e300, True)
 def test_samples_of_any_numbers_have_an_interval(
     values: list[float], level: float | None, moved: float, paired: bool
 ) -> None:
