@@ -53,19 +53,20 @@ def test_the_knee_is_where_no_doubling_adds_a_quarter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tuned", "in_time", "aiperf", "others", "complaints"),
+    ("tuned", "usual", "in_time", "aiperf", "others", "complaints"),
     [
-        (10.0, 1.0, 8, 0.0, []),
-        (10.0, 0.995, 2, 0.09, []),
-        (9.0, 1.0, 4, 0.0, ["server: the defaults give more in time"]),
-        (9.7, 1.0, 4, 0.0, []),
-        (10.0, 0.98, 4, 0.0, ["server: 98.0% of the requests were in time"]),
-        (10.0, 1.0, 16, 0.0, ["the knee is at 4 by tune and at 16 by aiperf"]),
-        (10.0, 1.0, 4, 0.3, ["server: others took 30% of the machine: run it again"]),
+        (10.0, False, 1.0, 8, 0.0, []),
+        (10.0, False, 0.995, 2, 0.09, []),
+        (9.0, False, 1.0, 4, 0.0, ["server: the defaults give more in time"]),
+        (9.0, True, 1.0, 4, 0.0, []),
+        (9.7, False, 1.0, 4, 0.0, []),
+        (10.0, False, 0.98, 4, 0.0, ["server: 98.0% of the requests were in time"]),
+        (10.0, False, 1.0, 16, 0.0, ["the knee is at 4 by tune and at 16 by aiperf"]),
+        (10.0, False, 1.0, 4, 0.3, ["server: others took 30% of the machine: run it again"]),
     ],
 )
 def test_the_benchmark_complains_of_what_is_not_as_it_should_be(
-    tuned: float, in_time: float, aiperf: int, others: float, complaints: list[str]
+    tuned: float, usual: bool, in_time: float, aiperf: int, others: float, complaints: list[str]
 ) -> None:
     def facts(goodput: float) -> dict[str, Any]:
         return {"goodput": goodput, "in_time": in_time, "others": others}
@@ -73,7 +74,8 @@ def test_the_benchmark_complains_of_what_is_not_as_it_should_be(
     ratio = {"median": tuned / 10, "low": tuned / 10 - 0.05, "high": tuned / 10 + 0.05}
     measured = {"the defaults": facts(10.0), "tuned": facts(tuned), "ratio": ratio}
     knee = {"curves": {"tune": {1: 1.0, 32: 2.0}}, "knees": {"tune": 4, "aiperf": aiperf}}
-    results = [{"slo": "server", "measured": measured}, {"slo": "interactive"}]
+    chosen = {"forecast": {"usual": usual}}
+    results = [{"slo": "server", "tune": chosen, "measured": measured}, {"slo": "interactive"}]
     assert verdicts(results, knee) == complaints
 
 
