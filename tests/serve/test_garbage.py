@@ -104,9 +104,9 @@ def test_a_request_leaves_nothing_to_the_collector(
     assert not found
 
 
-def test_a_refusal_leaves_nothing_to_the_collector() -> None:
+def test_a_refusal_leaves_nothing_to_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(state: ServerState) -> None:
-        state.admission = RefusingAll()  # type: ignore[assignment]
+        monkeypatch.setattr(state, "admission", RefusingAll())
 
     found: set[str] = set()
     with serving(prepare=refuse) as served:

@@ -119,6 +119,24 @@ def test_others_are_answered_while_those_of_a_long_text_are_written(
         assert answer.result().status_code == 200
 
 
+def test_only_the_chunk_that_has_a_long_prompts_is_written_by_another_thread(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, threads = completion_answers.completion_logprobs, []
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        return own(*arguments)
+
+    monkeypatch.setattr(completion_answers, "completion_logprobs", noted)
+    fields = {"echo": True, "logprobs": 1, "max_tokens": 12, "stream": True, "ignore_eos": True}
+    assert server.complete("x" * 100, **fields).status_code == 200
+    first, *others = threads
+    assert others
+    assert first not in others
+    assert len(set(others)) == 1
+
+
 def test_where_none_were_asked_for_there_are_none(server: Served) -> None:
     for choice in choices(server.chat(max_tokens=3, stream=True).text):
         assert choice["logprobs"] is None

@@ -60,6 +60,8 @@ class Generation:
         self._reasoning_tokens = reasoning_tokens
         self._open = dict(enumerate(streams))
         self._unarmed = set(self._open)
+        # Whose prompt nobody has been told the log-probabilities of yet.
+        self._unscored = set(self._open)
         self._came: dict[int, float] = {}
         self._error: Exception | None = None
         self._bell: asyncio.Future[None] | None = None
@@ -181,10 +183,15 @@ class Generation:
         return self._streams[number - number % choices].prompt_logprobs
 
     def scores(self, parts: Iterable[tuple[int, Completion | Delta]]) -> int:
-        """The tokens with log-probabilities in these parts of answers, and in their prompts."""
+        """The tokens with log-probabilities in these parts of answers, and in the prompts of those
+        that begin with them.
+        """
         found = 0
         for number, part in parts:
-            found += len(part.logprobs or ()) + len(self._streams[number].prompt_logprobs or ())
+            found += len(part.logprobs or ())
+            if number in self._unscored:
+                self._unscored.remove(number)
+                found += len(self._streams[number].prompt_logprobs or ())
         return found
 
     def cached_tokens(self) -> int:
