@@ -3,8 +3,8 @@
 Measured on Linux x86-64 with CPython 3.11: peaks of anonymous memory (RssAnon) of `farthing serve`
 while every prompt is read at once, then every slot writes until the cache is full, follows a
 grammar, and tells the log-probabilities of each token and of others, less the plan's regions.
-`tests/cli/test_plan_peak.py` prints how far the sum lies from them: 3 % at most; from run to run
-they differ by 1 %, as memory is given back sooner or later.
+`tests/cli/test_plan_peak.py` prints how far the sum lies from them, 3 % at most when set;
+from run to run they differ by 1 %, as memory is given back sooner or later.
 """
 
 from __future__ import annotations
