@@ -204,23 +204,23 @@ class Scheduler:
             sequence.computed = end
             sequence.furthest = max(sequence.furthest, end)
             self._reuse.offer(sequence)
-        gained = (
-            self._take_prompt_rows(step, result) if step.scoring or step.pooled else step.wanted
-        )
         tokens = result.tokens.tolist() if step.wanted else []
+        failed = self._take_prompt_rows(step, result, tokens) if step.scoring or step.pooled else []
         if step.drafts:
             gained = self._take_drafted(step, result, tokens)
         else:
+            gained = []
             for row, (sequence, token, target) in enumerate(
                 zip(step.wanted, tokens, step.targets, strict=True)
             ):
                 if target < 0 and sequence.finish_reason is None:
                     self._append(sequence, result, row, token)
+                    gained.append(sequence)
         read = [sequence for sequence in step.read if sequence.finish_reason is None]
         for sequence in read:
             sequence.finish_reason = "length"
             self._stop(sequence)
-        return [*gained, *read] if read else gained
+        return [*failed, *gained, *read]
 
     def _append(self, sequence: Sequence, result: StepResult, row: int, token: int) -> None:
         """A sequence gains the token that its row has given."""
@@ -308,26 +308,26 @@ class Scheduler:
         if wrong:
             raise ValueError(f"the tables list block {wrong[0]} {references[wrong[0]]} times")
 
-    def _take_prompt_rows(self, step: Step, result: StepResult) -> list[Sequence]:
-        """What sequences wanted of their prompts; gives those that are to gain a token, or fail."""
-        gained: dict[Sequence, None] = {}
+    def _take_prompt_rows(
+        self, step: Step, result: StepResult, tokens: ListOf[int]
+    ) -> list[Sequence]:
+        """What sequences wanted of their prompts; gives those that there are no numbers for."""
+        failed: list[Sequence] = []
         for row, (sequence, token, target) in enumerate(
-            zip(step.wanted, result.tokens.tolist(), step.targets, strict=True)
+            zip(step.wanted, tokens, step.targets, strict=True)
         ):
-            if target < 0:
-                gained[sequence] = None
-            elif sequence.scores is not None:
+            if target >= 0 and sequence.scores is not None:
                 sequence.scores.take(result, row)
                 if token < 0 and sequence.finish_reason is None:
                     sequence.lack_numbers()
                     self._stop(sequence)
-                    gained[sequence] = None
+                    failed.append(sequence)
         at = 0
         for sequence, _, count in step.pooled:
             if sequence.mean is not None and result.hidden is not None:
                 sequence.mean.take(result.hidden[at : at + count])
             at += count
-        return list(gained)
+        return failed
 
     def _admit(self) -> None:
         """First in line, first in, while there are slots and room for all that is known.

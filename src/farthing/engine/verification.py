@@ -85,7 +85,8 @@ def take_drafted(
             continue
         if drafted < 0:
             right = True
-            gained.append(sequence)
+            if sequence.finish_reason is None:
+                gained.append(sequence)
         elif right and sequence.finish_reason is None:
             right = sequence.tokens[-1] == drafted
             tested, accepted = fared[sequence]
